@@ -1,0 +1,60 @@
+"""The agent's language: JSON lines over its stdin and stdout.
+
+The controller sends requests ``{"id": n, "op": ...}``; the agent answers ``{"re": n, ...}`` (with ``error`` where it
+could not) and reports ``{"event": ..., "fault": ...}``. All instants are CLOCK_MONOTONIC of the agent's node, in ns.
+
+ping
+    The answer carries ``t``, the agent's clock.
+probe
+    ``implementation, params, target``; the answer carries ``reality`` and ``missing``.
+arm
+    ``fault, implementation, params, target, duration, owner, on_eof`` (``undo`` or ``hold``); the answer carries the
+    ``record`` and the ``evidence`` of the witness before.
+fire
+    ``fault, at``; answered at once. Then come the events ``fired``, ``witness`` (during), ``ended``, ``undone`` and
+    ``witness`` (after).
+disarm
+    ``fault``; answered at once; the same events follow, early.
+renew
+    Answered at once. Every request renews the lease, this one does nothing else.
+bye
+    Answered when everything is undone; the agent then ends.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List
+
+VERSION = 1
+LEASE = 3.0  # seconds without a word from the controller after which the agent undoes everything
+RENEW_EVERY = 1.0  # seconds
+
+Message = Dict[str, Any]
+
+
+def encode(message: Message) -> bytes:
+    """One line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+class Lines:
+    """Collects bytes into messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> List[Message]:
+        """The messages that are complete now.
+
+        Raises:
+            ValueError: a line is no JSON object.
+        """
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        messages = []
+        for line in lines:
+            message = json.loads(line)
+            if not isinstance(message, dict):
+                raise ValueError(f"a line of the agent's pipe is no object: {line[:80]!r}")
+            messages.append(message)
+        return messages

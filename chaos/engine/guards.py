@@ -1,0 +1,72 @@
+"""Watches the guards of a run: conditions that end it, and the bound on its length."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from chaos.engine.journal import Journal
+from chaos.engine.live import View
+from chaos.engine.stop import Stop
+from chaos.experiment import Experiment
+from chaos.quantities import format as show
+from steady_state import Checks
+
+EVERY = 0.5  # seconds between two looks
+
+
+class Guards:
+    """Pulls the stop switch when a ``stop_if`` has held for its time, or when the run has lasted too long.
+
+    Args:
+        view: gives the workload's recent past.
+    """
+
+    def __init__(self, experiment: Experiment, view: Callable[[], View], journal: Journal, stop: Stop) -> None:
+        self._experiment = experiment
+        self._view = view
+        self._journal = journal
+        self._stop = stop
+        self._ended = threading.Event()
+        self._end_ns = time.monotonic_ns() + int(experiment.at_most * 1e9)
+        self._conditions = experiment.guards.stop_if
+        self._checks = Checks(self._conditions)
+        self._since: list[float | None] = [None] * len(self._conditions)
+        self._armed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="guards", daemon=True)
+        self._thread.start()
+
+    def arm(self) -> None:
+        """From now on ``stop_if`` counts: the workload is meant to be well."""
+        self._armed.set()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._ended.set()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(EVERY):
+            if time.monotonic_ns() > self._end_ns:
+                self._trip(f"the run has lasted longer than at_most: {show('duration', self._experiment.at_most)}")
+                return
+            if self._armed.is_set() and self._conditions:
+                self._look()
+
+    def _look(self) -> None:
+        results = self._checks.run("guard", self._view())
+        now = time.monotonic()
+        for number, (condition, result) in enumerate(zip(self._conditions, results, strict=True)):
+            if result["error"] is not None or not result["ok"]:
+                self._since[number] = None
+                continue
+            since = self._since[number] = self._since[number] or now
+            if now - since >= condition.for_:
+                del result["e"]
+                self._journal.write("probe", **result)
+                self._trip(f"stop_if: {result['probe']}: {result['text']}, for {show('duration', condition.for_)}")
+
+    def _trip(self, text: str) -> None:
+        self._journal.write("guard", text=text)
+        self._stop.pull("guard", text)
+        self._ended.set()

@@ -1,0 +1,120 @@
+"""Draws a run: which faults happen, on what, from the recorded seed. Pure, apart from the seed if none is given."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from chaos.engine.catalogue import implementation, injectors
+from chaos.engine.errors import InputError
+from chaos.experiment import Experiment, Fault
+from chaos.lab.topology import LabSpec
+
+
+@dataclass(frozen=True)
+class PlannedFault:
+    """One fault of a run.
+
+    Attributes:
+        id: unique in the world; marks every kernel object made for it.
+        drawn: whether chance lets it happen.
+        on_node: whether the agent of its node holds it (else the controller's own).
+    """
+
+    id: str
+    spec: Fault
+    implementation: str
+    drawn: bool
+    on_node: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """For the journal's ``plan``."""
+        return {
+            "id": self.id,
+            "name": self.spec.name,
+            "kind": self.spec.inject,
+            "target": self.spec.on.model_dump(exclude_none=True),
+            "params": self.spec.with_,
+            "after_s": self.spec.after,
+            "for_s": self.spec.for_,
+            "drawn": self.drawn,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do.
+
+    Attributes:
+        run: its id, which is also its folder's name.
+        seed: of every random choice.
+        lab: the size of the lab.
+    """
+
+    run: str
+    experiment: Experiment
+    seed: int
+    lab: LabSpec
+    faults: tuple[PlannedFault, ...]
+
+    @property
+    def drawn(self) -> tuple[PlannedFault, ...]:
+        """The faults that happen."""
+        return tuple(fault for fault in self.faults if fault.drawn)
+
+    def node_of(self, fault: PlannedFault) -> int:
+        """The node on which a fault's target starts."""
+        on = fault.spec.on
+        if on.node is not None:
+            return on.node
+        if on.rank is not None:
+            return self.lab.place(on.rank)[0]
+        return 0
+
+
+def draw(experiment: Experiment, now: datetime, seed: int | None = None) -> Plan:
+    """Plan a run.
+
+    Args:
+        now: UTC, for the run's id.
+        seed: overrides the experiment's own.
+
+    Raises:
+        InputError: the experiment asks for something that cannot be done, or passes its own limits.
+    """
+    if experiment.cluster != "lab" or experiment.lab is None:
+        raise InputError(f"cluster: {experiment.cluster!r} is not possible in this version; write `cluster: lab`")
+    if experiment.workload.reference is None:
+        raise InputError("workload: only `reference: llama-bytes` runs in the lab in this version")
+    if seed is None:
+        seed = experiment.seed if experiment.seed is not None else secrets.randbelow(2**31)
+    run = f"{now:%Y%m%d-%H%M%S}-{experiment.name}-{secrets.token_hex(2)}"
+    chance = random.Random(seed)
+    faults = tuple(
+        PlannedFault(
+            id=f"{run}-{number}",
+            spec=spec,
+            implementation=implementation(spec.inject),
+            # Every fault draws, certain ones too: editing one does not change the others' luck.
+            drawn=chance.random() < spec.probability,
+            on_node=injectors()[spec.inject].runs_on == "node",
+        )
+        for number, spec in enumerate(experiment.faults)
+    )
+    lab = LabSpec(experiment.lab.nodes, experiment.lab.gpus, experiment.lab.spare_nodes)
+    plan = Plan(run, experiment, seed, lab, faults)
+    _check_limits(plan)
+    return plan
+
+
+def _check_limits(plan: Plan) -> None:
+    limit = plan.experiment.guards.nodes_at_most
+    touched = {plan.node_of(fault) for fault in plan.faults}
+    if limit is not None and len(touched) > limit:
+        raise InputError(
+            f"the faults touch {len(touched)} nodes ({', '.join(map(str, sorted(touched)))}), "
+            f"guards.nodes_at_most allows {limit}"
+        )

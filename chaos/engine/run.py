@@ -1,0 +1,283 @@
+"""Runs one experiment, phase by phase, and always puts everything back.
+
+lab, workload, baseline, before (the gate), faults, recovery, settle, after, stop: in this order. A failed gate starts
+nothing; a pulled stop switch ends the phase that is under way, undoes every fault and goes to the end.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import threading
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from chaos.engine import folder as folders
+from chaos.engine import outcome
+from chaos.engine.agents import Agents
+from chaos.engine.errors import InputError
+from chaos.engine.faults import Conductor, check_support
+from chaos.engine.folder import RunFolder
+from chaos.engine.guards import Guards
+from chaos.engine.journal import Journal
+from chaos.engine.live import Live
+from chaos.engine.plan import Plan
+from chaos.engine.stop import Stop
+from chaos.lab.cluster import Lab
+from chaos.lab.errors import LabError
+from chaos.transport.pipe import AgentError
+from chaos.workload import launch
+from chaos.workload.events import merge
+from steady_state import Hypothesis
+
+START_PATIENCE = 60.0  # seconds for all ranks to import, join and complete their first step
+WARM_UP = 1.0  # seconds after the first step that do not count: caches, frequency, the network's neighbour tables
+LOOK = 0.25  # seconds between two looks for recovery
+AFTER_WINDOW_NS = 2_000_000_000
+
+
+class Watcher(Protocol):
+    """Told what happens while a run goes on: a terminal, or nobody."""
+
+    def phase(self, name: str) -> None:
+        """A phase begins."""
+
+    def running(self, live: Live, conductors: list[Conductor]) -> None:
+        """The workload runs and the faults are known: what can be shown live."""
+
+    def probes(self, when: str, results: list[dict[str, Any]]) -> None:
+        """The hypothesis was checked."""
+
+
+class Run:
+    """One run.
+
+    Args:
+        plan: what is drawn.
+        where: its folder, made by ``folder.create``.
+        source: the document's text, for the record.
+        watcher: who is told.
+        stop: the switch that ends it.
+    """
+
+    def __init__(self, plan: Plan, where: RunFolder, *, source: str, watcher: Watcher, stop: Stop) -> None:
+        self._plan = plan
+        self._experiment = plan.experiment
+        self._folder = where
+        self._watcher = watcher
+        self._stop = stop
+        self._journal = Journal(where.journal, plan.run)
+        self._hypothesis = Hypothesis(plan.experiment.steady_state.hold)
+        self._live = Live(where.work / "events", time.monotonic_ns)
+        self._conductors: list[Conductor] = []
+        self._gate_failed = False
+        self._baseline = (0, 0)
+        self._journal.write(
+            "plan",
+            experiment=self._experiment.model_dump(mode="json"),
+            seed=plan.seed,
+            source=source,
+            faults=[fault.as_json() for fault in plan.faults],
+        )
+
+    def execute(self) -> dict[str, Any]:
+        """Run it to its end and score it.
+
+        Returns:
+            The scorecard; it and the reports lie in the run's folder.
+
+        Raises:
+            InputError: something is missing here; nothing of the workload was started, and the folder is gone.
+        """
+        reason = "completed"
+        with self._journal:
+            try:
+                with ExitStack() as stack:
+                    try:
+                        self._live_through(stack)
+                    finally:
+                        self._phase("stop")
+            except InputError:
+                shutil.rmtree(self._folder.path)
+                raise
+            except (LabError, AgentError, OSError) as error:
+                self._complain(str(error))
+                reason = "error"
+            merge(self._folder.work / "events", self._folder.steps)
+            self._journal.write("end", reason=self._reason(reason), wall=_now())
+        self._watcher.phase("score")
+        card = outcome.score(self._folder)
+        folders.sweep_work(self._folder)
+        return card
+
+    def _reason(self, reason: str) -> str:
+        """Why the run ended; whatever stopped it is written down."""
+        if reason == "error":
+            return reason
+        if self._gate_failed:
+            return "gate failed"
+        if self._stop.reason is None:
+            return reason
+        self._journal.write("halt", text=self._stop.reason.text)
+        return self._stop.reason.cause
+
+    # -- phases ------------------------------------------------------------------------------------------------------
+
+    def _live_through(self, stack: ExitStack) -> None:
+        """All phases up to the last probe; what was started is put on the stack, to be ended in reverse order."""
+        guards = Guards(self._experiment, lambda: self._live.view(AFTER_WINDOW_NS), self._journal, self._stop)
+        stack.callback(guards.close)
+        self._phase("lab")
+        lab = stack.enter_context(Lab.up(self._plan.lab, self._folder.lab))
+        agents = Agents(lab, self._folder.logs, self._folder.lab / "controller")
+        stack.callback(agents.close, self._complain)
+        realities = check_support(self._plan, agents, str(self._folder.lab))
+        for fault, reality in realities.items():
+            self._journal.write("fault", id=fault, what="possible", reality=reality)
+        self._journal.write("clock", uncertainty_ns=agents.uncertainty_ns)
+        if self._stop.pulled:
+            return
+        if not self._start_workload(lab, stack) or not self._establish():
+            return
+        guards.arm()
+        self._break(lab, agents)
+        self._watch_recovery()
+        self._prove()
+
+    def _start_workload(self, lab: Lab, stack: ExitStack) -> bool:
+        """Start the job and wait until every rank has completed a step."""
+        self._phase("workload")
+        workload = self._experiment.workload
+        settings = {
+            "seed": self._plan.seed if workload.seed is None else workload.seed,
+            "step_s": workload.step,
+            "checkpoint_every": workload.checkpoint_every,
+            "hash_every": workload.hash_every,
+        }
+        job = launch.start(
+            lab,
+            self._plan.lab,
+            recovery=workload.recovery,
+            settings=settings,
+            work=self._folder.work,
+            logs=self._folder.logs,
+        )
+        stack.callback(self._live.close)
+        stack.callback(job.stop)
+        self._live.start()
+        end = time.monotonic() + START_PATIENCE
+        while not self._live.wait_for(lambda live: live.stepping(self._plan.lab.world), 0.1):
+            ended = job.ended()
+            if self._stop.pulled:
+                return False
+            if ended or time.monotonic() > end:
+                what = ", ".join(f"{name} ended with {code}" for name, code in ended.items())
+                raise LabError(
+                    f"the workload does not train: {what or f'not all ranks have stepped after {START_PATIENCE:g} s'}; "
+                    f"its output is in {self._folder.logs}"
+                )
+        self._watcher.running(self._live, self._conductors)
+        return not self._stop.wait(WARM_UP)
+
+    def _establish(self) -> bool:
+        """Measure the baseline, then the gate: nothing is broken unless the hypothesis holds."""
+        self._phase("baseline")
+        length = self._experiment.steady_state.baseline
+        began = time.monotonic_ns()
+        if self._stop.wait(length):
+            return False
+        view = self._live.view(time.monotonic_ns() - began)
+        self._live.baseline = self._hypothesis.baseline(view)
+        self._baseline = (began, view.now_ns)
+        self._journal.write("baseline", from_ns=began, to_ns=view.now_ns)
+        self._phase("before")
+        self._gate_failed = not self._check("before", view.window_ns)
+        return not self._gate_failed and not self._stop.pulled
+
+    def _break(self, lab: Lab, agents: Agents) -> None:
+        """Let every fault's conductor do its work, and wait for all of them."""
+        self._phase("faults")
+        gate_ns = time.monotonic_ns()
+        for fault in self._plan.faults:
+            conductor = Conductor(
+                self._plan,
+                fault,
+                gate_ns=gate_ns,
+                lab=str(lab.directory),
+                agents=agents,
+                live=self._live,
+                journal=self._journal,
+                stop=self._stop,
+                during=self._check_in,
+            )
+            self._conductors.append(conductor)
+            conductor.start()
+        for conductor in self._conductors:
+            conductor.join()
+
+    def _check_in(self, delay: float) -> None:
+        """Check what must hold during a fault, ``delay`` seconds from now, without holding anybody up."""
+        if any("during" in hold.when for hold in self._experiment.steady_state.hold):
+            timer = threading.Timer(delay, lambda: self._check("during", max(int(delay * 1e9), 1)))
+            timer.daemon = True
+            timer.start()
+
+    def _watch_recovery(self) -> None:
+        """Wait until the throughput has been back for its hold period, or the patience is over."""
+        if not self._plan.drawn:
+            # A control: watch as long as a fault's recovery would be watched.
+            self._stop.wait(self._experiment.score.hold)
+            return
+        self._phase("recovery")
+        end = time.monotonic() + self._experiment.recover_within
+        while time.monotonic() < end and not self._stop.wait(LOOK):
+            if self._recovered():
+                return
+
+    def _recovered(self) -> bool:
+        """Whether the throughput is back after every fault, and has stayed there for its hold period."""
+        since = [conductor.told.effect_ns for conductor in self._conductors if conductor.told.effect_ns is not None]
+        return outcome.recovered(self._experiment.score, self._live.events(), self._baseline, since)
+
+    def _prove(self) -> None:
+        """Let it settle, then check the hypothesis once more."""
+        if self._stop.pulled:
+            return
+        self._phase("settle")
+        if self._stop.wait(self._experiment.settle):
+            return
+        self._phase("after")
+        self._check("after", AFTER_WINDOW_NS)
+
+    # -- helpers -----------------------------------------------------------------------------------------------------
+
+    def _check(self, when: str, window_ns: int) -> bool:
+        results = self._hypothesis.evaluate(when, self._live.view(window_ns))
+        for result in results:
+            self._journal.write("probe", **{key: value for key, value in result.items() if key != "e"})
+        self._watcher.probes(when, results)
+        return all(result["ok"] for result in results)
+
+    def _phase(self, name: str) -> None:
+        self._journal.write("phase", phase=name)
+        self._watcher.phase(name)
+
+    def _complain(self, text: str) -> None:
+        self._journal.write("error", text=text)
+
+
+def preflight() -> None:
+    """What can be known before anything is started.
+
+    Raises:
+        InputError: the reference trainer's packages are missing.
+    """
+    missing = [name for name in ("torch", "xxhash") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"the reference trainer needs {' and '.join(missing)}: pip install 'cluster-chaos[lab]'")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

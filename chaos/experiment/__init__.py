@@ -1,0 +1,77 @@
+"""The experiment: a YAML document read strictly into a frozen model.
+
+``load`` (a file) and ``loads`` (text) give an ``Experiment`` with SI numbers inside, or raise ``DocumentErrors`` with
+everything that is wrong, each problem with its line and column and with what would be right. Injectors and probes are
+known only through the ``Catalogue`` that the caller brings. ``json_schema`` is the same for editors.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+
+from chaos.experiment.catalogue import Catalogue, InjectorInfo, ProbeInfo
+from chaos.experiment.check import check
+from chaos.experiment.errors import DocumentErrors, Problem
+from chaos.experiment.model import (
+    Condition,
+    Experiment,
+    Fault,
+    Guards,
+    Hold,
+    LabSpec,
+    Score,
+    SteadyState,
+    StopIf,
+    Target,
+    Workload,
+)
+from chaos.experiment.nodes import locate, plain
+from chaos.experiment.reader import compose, read
+from chaos.experiment.schema import json_schema
+
+__all__ = [
+    "Catalogue",
+    "Condition",
+    "DocumentErrors",
+    "Experiment",
+    "Fault",
+    "Guards",
+    "Hold",
+    "InjectorInfo",
+    "LabSpec",
+    "ProbeInfo",
+    "Problem",
+    "Score",
+    "SteadyState",
+    "StopIf",
+    "Target",
+    "Workload",
+    "json_schema",
+    "load",
+    "loads",
+    "read",
+]
+
+
+def load(path: str | pathlib.Path, catalogue: Catalogue, environ: Mapping[str, str]) -> Experiment:
+    """The experiment in a file. ``environ`` is where its variables come from. Raises ``DocumentErrors``."""
+    return loads(read(path), catalogue, environ, file=str(path))
+
+
+def loads(text: str, catalogue: Catalogue, environ: Mapping[str, str], *, file: str = "<text>") -> Experiment:
+    """The experiment in a text; ``file`` is what problems call it. Raises ``DocumentErrors``."""
+    document = compose(text, file, environ)
+    values = plain(document.root)
+    assert isinstance(values, dict)
+    experiment, findings = check(values, catalogue)
+    told = list(document.problems)
+    for finding in findings:
+        mark = locate(document.root, finding.path, at_key=finding.at_key)
+        if mark not in document.unread:
+            told.append((mark, finding.message))
+    if told or experiment is None:
+        raise DocumentErrors(
+            Problem(file, mark.line, mark.column, document.variables.redact(message)) for mark, message in told
+        )
+    return experiment

@@ -1,0 +1,153 @@
+"""Makes an experiment of a document's plain values, and finds everything that is wrong with them.
+
+Three passes, so that one mistake never hides another: the parameters and tolerances against the catalogue, the shape
+of the whole against the model, and what only several places together can tell. Each works on what it can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from chaos.experiment import targets
+from chaos.experiment.catalogue import Catalogue, InjectorInfo, params_model
+from chaos.experiment.errors import Finding, suggestion
+from chaos.experiment.fields import DOCUMENT
+from chaos.experiment.model import Experiment, Hold, LabSpec, StopIf
+from chaos.experiment.together import attempt, together
+from chaos.experiment.tolerances import KEYS, read_tolerance
+from chaos.experiment.translate import findings
+
+Path = tuple[str | int, ...]
+
+
+def check(data: Mapping[str, Any], catalogue: Catalogue) -> tuple[Experiment | None, list[Finding]]:
+    """The experiment (None where something is wrong), and all findings in no particular order."""
+    checker = _Checker(catalogue)
+    read = checker.catalogued(data)
+    experiment: Experiment | None = None
+    try:
+        experiment = Experiment.model_validate(read, context=DOCUMENT, by_alias=True, by_name=False)
+    except ValidationError as error:
+        checker.found += findings(error, Experiment)
+    found = [*checker.found, *together(data, read)]
+    return (None if found else experiment), found
+
+
+class _Checker:
+    """The first pass: what the catalogue knows."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self.found: list[Finding] = []
+
+    def catalogued(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy of the document whose parameters and tolerances are in SI, shaped as the model is."""
+        read = dict(data)
+        faults = data.get("faults")
+        if isinstance(faults, list):
+            lab = attempt(LabSpec, data.get("lab"))
+            read["faults"] = [self._fault(("faults", i), fault, lab) for i, fault in enumerate(faults)]
+            self._name(read["faults"])
+        if isinstance(steady := data.get("steady_state"), dict) and isinstance(holds := steady.get("hold"), list):
+            read["steady_state"] = steady | {
+                "hold": [self._condition(("steady_state", "hold", i), hold, Hold) for i, hold in enumerate(holds)]
+            }
+        if isinstance(guards := data.get("guards"), dict) and "stop_if" in guards:
+            written = guards["stop_if"]
+            stops = [written] if isinstance(written, dict) else written
+            if isinstance(stops, list):
+                read["guards"] = guards | {
+                    "stop_if": [self._condition(("guards", "stop_if", i), s, StopIf) for i, s in enumerate(stops)]
+                }
+        return read
+
+    def _fault(self, path: Path, written: object, lab: LabSpec | None) -> object:
+        if not isinstance(written, dict):
+            return written
+        read = dict(written)
+        kind = written.get("inject")
+        info = self.catalogue.injectors.get(kind) if isinstance(kind, str) else None
+        if info is None:
+            if isinstance(kind, str):
+                near = suggestion(kind, self.catalogue.injectors)
+                self._find((*path, "inject"), f"found {kind!r}, which is no injector; {near}")
+            if isinstance(written.get("with"), dict):
+                read["with"] = {}
+            return read
+        parameters = written.get("with", {})
+        if isinstance(parameters, dict):
+            read["with"] = self._parameters((*path, "with") if "with" in written else path, parameters, info.params)
+        self._duration(path, written, info)
+        self.found += targets.check(path, written, info, lab)
+        return read
+
+    def _duration(self, path: Path, written: Mapping[str, Any], info: InjectorInfo) -> None:
+        if info.duration == "required" and written.get("for") is None:
+            where = (*path, "for") if "for" in written else path
+            self._find(where, f"found no 'for'; {info.kind} needs one: how long it lasts, such as 500ms")
+        if info.duration == "none" and "for" in written:
+            self._find((*path, "for"), f"found 'for', but {info.kind} happens at an instant; leave it out", at_key=True)
+
+    def _parameters(self, path: Path, written: dict[str, Any], params: type) -> dict[str, Any]:
+        """Parameters in SI, by the names of the dataclass's fields; empty where something is wrong."""
+        model = params_model(params)
+        try:
+            read = model.model_validate(written, context=DOCUMENT)
+        except ValidationError as error:
+            self.found += findings(error, model, path)
+            return {}
+        values = {name: getattr(read, name) for name in model.model_fields}
+        try:
+            params(**values)
+        except ValueError as error:  # what the dataclass itself refuses, such as a range the wrong way round
+            self._find(path, str(error))
+            return {}
+        return values
+
+    def _name(self, faults: list[Any]) -> None:
+        """Gives nameless faults a name, and finds names given twice."""
+        given: dict[str, int] = {}
+        for i, fault in enumerate(faults):
+            name = fault.get("name") if isinstance(fault, dict) else None
+            if isinstance(name, str) and name in given:
+                self._find(("faults", i, "name"), f"found '{name}', which names fault {given[name] + 1}; write another")
+            elif isinstance(name, str):
+                given[name] = i
+        for i, fault in enumerate(faults):
+            if isinstance(fault, dict) and "name" not in fault:
+                kind = fault.get("inject")
+                stem = kind if kind in self.catalogue.injectors else "fault"
+                fault["name"] = next(n for c in range(1, len(faults) + 2) if (n := f"{stem}-{c}") not in given)
+                given[fault["name"]] = i
+
+    def _condition(self, path: Path, written: object, model: type[Hold | StopIf]) -> object:
+        """A flat condition of the document as the model's: tolerance and parameters apart, both in SI."""
+        if not isinstance(written, dict):
+            return written
+        own = {item.alias or name for name, item in model.model_fields.items()} - {"params", "tolerance"}
+        read = {key: value for key, value in written.items() if key in own}
+        tolerance = {key: value for key, value in written.items() if key in KEYS}
+        rest = {key: value for key, value in written.items() if key not in own and key not in KEYS}
+        name = written.get("probe")
+        info = self.catalogue.probes.get(name) if isinstance(name, str) else None
+        read["tolerance"] = {}
+        if info is None:
+            if isinstance(name, str):
+                near = suggestion(name, self.catalogue.probes)
+                self._find((*path, "probe"), f"found {name!r}, which is no probe; {near}")
+            return read
+        model_of_rest = params_model(info.params)
+        known = {*own, *KEYS, *(item.alias or key for key, item in model_of_rest.model_fields.items())}
+        for key in [key for key in rest if key not in known]:
+            self._find((*path, key), f"unknown key '{key}'; {suggestion(key, known)}", at_key=True)
+            del rest[key]
+        read["params"] = self._parameters(path, rest, info.params)
+        read["tolerance"], wrong = read_tolerance(tolerance, info, written.get("of"))
+        self.found += [Finding((*path, *one.path), one.message, one.at_key) for one in wrong]
+        return read
+
+    def _find(self, path: Path, message: str, *, at_key: bool = False) -> None:
+        self.found.append(Finding(path, message, at_key))

@@ -1,0 +1,123 @@
+"""What no place of a document alone can tell: the lab, the blast radius, the baseline and the course of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from chaos import quantities
+from chaos.experiment import targets
+from chaos.experiment.errors import Finding, describe
+from chaos.experiment.fields import DOCUMENT
+from chaos.experiment.model import Experiment, Guards, LabSpec, Model, Score, SteadyState
+
+Part = TypeVar("Part", bound=Model)
+
+BASELINE: float = SteadyState.model_fields["baseline"].default
+SHORTEST_BASELINE = 1.0  # seconds; a share of less is a share of noise
+
+
+def together(data: Mapping[str, Any], read: Mapping[str, Any]) -> list[Finding]:
+    """What is wrong between the parts. ``data`` is the document as written, ``read`` the same with parameters in SI."""
+    raw = data.get("faults")
+    faults = [fault for fault in raw if isinstance(fault, dict)] if isinstance(raw, list) else []
+    guards = attempt(Guards, read.get("guards", {}))
+    steady = data.get("steady_state", {})
+    steady = steady if isinstance(steady, dict) else {}
+    return [
+        *_cluster(data),
+        *_blast_radius(data, faults, guards),
+        *_baseline(faults, steady),
+        *_course(data, faults, steady),
+        *_patience(data, faults),
+    ]
+
+
+def _cluster(data: Mapping[str, Any]) -> Iterator[Finding]:
+    cluster, lab = data.get("cluster", "lab"), data.get("lab")
+    if cluster == "lab" and lab is None:
+        yield Finding((), "found no 'lab'; write its size, such as lab: {nodes: 2, gpus: 2}")
+    if isinstance(cluster, str) and cluster != "lab" and lab is not None:
+        yield Finding(("lab",), f"found 'lab' beside cluster {cluster!r}; leave one of them out", at_key=True)
+
+
+def _blast_radius(data: Mapping[str, Any], faults: list[dict[str, Any]], guards: Guards | None) -> Iterator[Finding]:
+    if guards is None or guards.nodes_at_most is None:
+        return
+    lab = attempt(LabSpec, data.get("lab"))
+    nodes = {node for fault in faults if (node := targets.node_of(fault.get("on"), lab)) is not None}
+    if len(nodes) > guards.nodes_at_most:
+        listed = ", ".join(map(str, sorted(nodes)))
+        yield Finding(
+            ("guards", "nodes_at_most"),
+            f"found {guards.nodes_at_most}, but the faults touch {len(nodes)} nodes ({listed}); "
+            "allow that many, or aim at fewer",
+        )
+
+
+def _baseline(faults: list[dict[str, Any]], steady: Mapping[str, Any]) -> Iterator[Finding]:
+    baseline, holds = _seconds(steady, "baseline", BASELINE), steady.get("hold")
+    if baseline is None or baseline >= SHORTEST_BASELINE:
+        return
+    relative = isinstance(holds, list) and any(isinstance(hold, dict) and hold.get("of") for hold in holds)
+    if faults or relative:
+        user = "a fault's recovery" if faults else "'of: baseline'"
+        yield Finding(
+            ("steady_state", "baseline"),
+            f"found {describe(steady['baseline'])}, too short to measure {user} against; "
+            f"write {_shown(SHORTEST_BASELINE)} or more",
+        )
+
+
+def _course(data: Mapping[str, Any], faults: list[dict[str, Any]], steady: Mapping[str, Any]) -> Iterator[Finding]:
+    """The baseline, the faults and the settling must fit into ``at_most``, or the run could never end well."""
+    bound, settle = _seconds(data, "at_most"), _seconds(data, "settle")
+    baseline = _seconds(steady, "baseline", BASELINE)
+    if baseline is None or bound is None or settle is None:
+        return
+    spans = [(_seconds(fault, "after", 0.0), _seconds(fault, "for", 0.0)) for fault in faults]
+    last = max((start + length for start, length in spans if start is not None and length is not None), default=0.0)
+    least = baseline + last + settle
+    if least > bound:
+        yield Finding(
+            ("at_most",),
+            f"found at_most {_shown(bound)}, but baseline, faults and settle alone take {_shown(least)}; "
+            "write more than that",
+        )
+
+
+def _patience(data: Mapping[str, Any], faults: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Waiting less than the pass mark would end a run before it could be judged."""
+    score = attempt(Score, data.get("score", {}))
+    patience = _seconds(data, "recover_within")
+    if faults and score is not None and patience is not None and patience < score.rto:
+        yield Finding(
+            ("recover_within",) if "recover_within" in data else ("score", "rto"),
+            f"found a score.rto of {_shown(score.rto)} with a recover_within of {_shown(patience)}; "
+            "wait at least as long as the pass mark",
+        )
+
+
+def attempt(model: type[Part], written: object) -> Part | None:
+    """That part of the document, or None where it cannot be read (which the check of the model tells)."""
+    try:
+        return model.model_validate(written, context=DOCUMENT, by_alias=True, by_name=False)
+    except ValidationError:
+        return None
+
+
+def _seconds(written: Mapping[str, Any], key: str, default: float | None = None) -> float | None:
+    """A duration of the document in seconds; None where it cannot be read."""
+    value = written.get(key)
+    if value is None:
+        return Experiment.model_fields[key].default if default is None else default
+    try:
+        return quantities.parse("duration", value)
+    except quantities.QuantityError:
+        return None
+
+
+def _shown(seconds: float) -> str:
+    return quantities.format("duration", round(seconds, 9))

@@ -1,0 +1,44 @@
+"""An agent on a node of the lab, started by the lab's keeper inside the node's namespaces; it dies with the node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from chaos.agent.protocol import Message
+from chaos.lab.client import LabClient
+from chaos.lab.errors import LabError
+from chaos.transport.local import COMMAND, python_path
+from chaos.transport.pipe import AgentClient, AgentError
+
+
+def start(lab: LabClient, node: int, log: Path, on_event: Callable[[Message], None]) -> AgentClient:
+    """Start an agent on a node.
+
+    Args:
+        log: the file for its stderr.
+
+    Raises:
+        AgentError: the node is off, or the agent does not start.
+    """
+    their_in, our_out = os.pipe()
+    our_in, their_out = os.pipe()
+    try:
+        with log.open("ab") as errors:
+            process = lab.spawn(
+                COMMAND,
+                node=node,
+                env=os.environ | {"PYTHONPATH": python_path()},
+                stdin=their_in,
+                stdout=their_out,
+                stderr=errors.fileno(),
+            )
+    except LabError as error:
+        os.close(our_in)
+        os.close(our_out)
+        raise AgentError(f"no agent starts on node {node}: {error}") from error
+    finally:
+        os.close(their_in)
+        os.close(their_out)
+    return AgentClient(f"node {node}", our_out, our_in, process, on_event)

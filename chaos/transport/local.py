@@ -1,0 +1,61 @@
+"""An agent on this machine, as a child process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from chaos.agent.protocol import Message
+from chaos.transport.pipe import AgentClient
+
+# The agent's interpreter imports what this one does, wherever it is started.
+COMMAND = [sys.executable, "-m", "chaos.agent.main"]
+
+
+def python_path() -> str:
+    """``PYTHONPATH`` for an agent that runs this same code."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+
+
+class _Child:
+    """A child process whose wait is bounded by a time-out that is an answer, not an exception."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def start(state: Path, log: Path, on_event: Callable[[Message], None]) -> AgentClient:
+    """Start an agent beside the controller, for faults that are made from outside of the node.
+
+    Args:
+        state: the folder for its undo records.
+        log: the file for its stderr.
+
+    Raises:
+        AgentError: it does not start.
+    """
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            env=os.environ | {"CHAOS_STATE": str(state), "PYTHONPATH": python_path()},
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    ends = os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno())
+    process.stdin.close()
+    process.stdout.close()
+    return AgentClient("the controller", *ends, _Child(process), on_event)

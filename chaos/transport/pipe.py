@@ -1,0 +1,202 @@
+"""The controller's end of an agent's pipe: requests, answers, events, the lease and the clock's offset."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from chaos.agent import protocol
+from chaos.agent.protocol import Message
+
+ANSWER_TIMEOUT = 20.0  # seconds; arming imports and plans, everything else is answered at once
+PINGS = 16
+
+
+class AgentError(RuntimeError):
+    """An agent cannot be reached, or refuses what was asked; the message says why."""
+
+
+class Process(Protocol):
+    """What runs at the other end."""
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """The exit code, or ``None`` when the time is over."""
+        ...
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The agent's clock seen from here.
+
+    Attributes:
+        offset_ns: add it to our CLOCK_MONOTONIC to get the agent's.
+        uncertainty_ns: half of the shortest round trip: the offset is right within it.
+    """
+
+    offset_ns: int
+    uncertainty_ns: int
+
+    def theirs(self, ours_ns: int) -> int:
+        """An instant of ours on the agent's clock."""
+        return ours_ns + self.offset_ns
+
+    def ours(self, theirs_ns: int) -> int:
+        """An instant of the agent's on our clock."""
+        return theirs_ns - self.offset_ns
+
+
+class _Waiting:
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.answer: Message | None = None
+
+
+class AgentClient:
+    """One agent. A thread reads its answers and events, another renews its lease.
+
+    Args:
+        name: for messages: ``node 0``.
+        stdin: descriptor to write requests to; taken over.
+        stdout: descriptor to read answers from; taken over.
+        process: the agent's process.
+        on_event: called with every event, on the reading thread.
+
+    Raises:
+        AgentError: the agent does not say hello, or says that it cannot work.
+    """
+
+    def __init__(
+        self, name: str, stdin: int, stdout: int, process: Process, on_event: Callable[[Message], None]
+    ) -> None:
+        self.name = name
+        self.hello: Message = {}
+        self._stdin = stdin
+        self._stdout = stdout
+        self._process = process
+        self._on_event = on_event
+        self._lock = threading.Lock()
+        self._waiting: dict[int, _Waiting] = {}
+        self._next = 0
+        self._greeted = threading.Event()
+        self._closed = threading.Event()
+        self._reader = threading.Thread(target=self._read, name=f"agent {name}", daemon=True)
+        self._reader.start()
+        if not self._greeted.wait(ANSWER_TIMEOUT) or not self.hello:
+            self.kill()
+            raise AgentError(f"the agent of {name} does not start")
+        if "error" in self.hello:
+            self.kill()
+            raise AgentError(f"the agent of {name} cannot work: {self.hello['error']}")
+        self.clock = self._measure_clock()
+        threading.Thread(target=self._renew, name=f"lease {name}", daemon=True).start()
+
+    def request(self, op: str, *, timeout: float = ANSWER_TIMEOUT, **fields: object) -> Message:
+        """Ask and wait for the answer.
+
+        Raises:
+            AgentError: it refuses, has gone, or does not answer within ``timeout`` seconds.
+        """
+        waiting = _Waiting()
+        with self._lock:
+            number = self._next = self._next + 1
+            self._waiting[number] = waiting
+            try:
+                self._write(protocol.encode({"id": number, "op": op, **fields}))
+            except OSError as error:
+                raise AgentError(f"the agent of {self.name} has gone") from error
+        if not waiting.done.wait(timeout):
+            raise AgentError(f"the agent of {self.name} does not answer within {timeout:g} s")
+        if waiting.answer is None:
+            raise AgentError(f"the agent of {self.name} has gone")
+        if "error" in waiting.answer:
+            raise AgentError(str(waiting.answer["error"]))
+        return waiting.answer
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._stdin, data) :]
+
+    def _read(self) -> None:
+        lines = protocol.Lines()
+        while True:
+            try:
+                data = os.read(self._stdout, 65536)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            for message in lines.feed(data):
+                self._dispatch(message)
+        self._closed.set()
+        self._greeted.set()
+        with self._lock:
+            for waiting in self._waiting.values():
+                waiting.done.set()
+            self._waiting.clear()
+        os.close(self._stdout)
+
+    def _dispatch(self, message: Message) -> None:
+        if "re" in message:
+            with self._lock:
+                waiting = self._waiting.pop(message["re"], None)
+            if waiting is not None:
+                waiting.answer = message
+                waiting.done.set()
+        elif message["event"] == "hello":
+            self.hello = message
+            self._greeted.set()
+        else:
+            self._on_event(message)
+
+    def _measure_clock(self) -> Clock:
+        """Offset by the shortest of some round trips (as NTP does: RFC 5905, section 8)."""
+        best: Clock | None = None
+        for _ in range(PINGS):
+            sent = time.monotonic_ns()
+            theirs = self.request("ping")["t"]
+            received = time.monotonic_ns()
+            trip = Clock(theirs - (sent + received) // 2, (received - sent + 1) // 2)
+            if best is None or trip.uncertainty_ns < best.uncertainty_ns:
+                best = trip
+        assert best is not None
+        return best
+
+    def _renew(self) -> None:
+        while not self._closed.wait(protocol.RENEW_EVERY):
+            try:
+                self.request("renew", timeout=protocol.LEASE)
+            except AgentError:  # the reading thread notices its end; silence means that it undoes everything
+                continue
+
+    @property
+    def gone(self) -> bool:
+        """Whether the agent has closed its end."""
+        return self._closed.is_set()
+
+    def close(self, timeout: float = ANSWER_TIMEOUT) -> None:
+        """Say goodbye: the agent undoes whatever it still holds, then ends. Idempotent.
+
+        Raises:
+            AgentError: it does not within ``timeout`` seconds; then its input is closed, which it obeys as well.
+        """
+        try:
+            if not self.gone:
+                self.request("bye", timeout=timeout)
+        except AgentError:
+            if not self.gone:  # a node that has lost its power took the agent with it: nothing is left to say
+                raise
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the agent's input, which is an order to undo everything, and wait for its end."""
+        with self._lock:
+            if self._stdin >= 0:
+                os.close(self._stdin)
+                self._stdin = -1
+        self._process.wait(ANSWER_TIMEOUT)
+        self._reader.join(ANSWER_TIMEOUT)

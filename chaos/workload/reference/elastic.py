@@ -1,0 +1,146 @@
+"""The reference trainer as torchrun starts it, once a rank: ``torchrun ... -m chaos.workload.reference.elastic CONFIG``.
+
+An ordinary data-parallel job: the default process group from the environment, NCCL where each local rank has a GPU and
+gloo elsewhere, and a non-zero exit when a collective fails, so that torchrun starts all ranks anew. They go on from the
+newest valid checkpoint. In a lab it first moves into the network of its GPU, before torch is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chaos.lab import namespace
+from chaos.workload.events import StepWriter
+from chaos.workload.reference.config import ConfigError, JobConfig
+from chaos.workload.reference.launcher import SINGLE_THREADED
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LAB_NETWORKS = "CHAOS_LAB_NETNS"
+EXIT_BROKEN = 1
+_NVLINK_DEVICE = "nvl0"
+
+
+def enter_gpu_network(environment: MutableMapping[str, str]) -> bool:
+    """Move into the network namespace of this local rank's GPU, if a lab's node tells where it is.
+
+    ``CHAOS_LAB_NETNS`` is a JSON object from ``gpu<k>`` to a path, ``LOCAL_RANK`` is k. gloo is told to use the GPU's
+    NVLink device. Returns whether there was a lab.
+
+    Raises:
+        ConfigError: the lab has no such GPU.
+        OSError: its namespace cannot be entered.
+    """
+    networks = environment.get(LAB_NETWORKS)
+    if networks is None:
+        return False
+    gpu = f"gpu{environment['LOCAL_RANK']}"
+    path = json.loads(networks).get(gpu)
+    if path is None:
+        raise ConfigError(
+            f"local rank {environment['LOCAL_RANK']} has no {gpu} in {LAB_NETWORKS}: fewer processes a node"
+        )
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        namespace.setns(fd, namespace.NEWNET)
+    finally:
+        os.close(fd)
+    environment.setdefault("GLOO_SOCKET_IFNAME", _NVLINK_DEVICE)
+    return True
+
+
+def place(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Node and GPU of this rank: torchrun's numbers, unless a lab's node says its own."""
+    return int(environment.get("CHAOS_NODE", environment["GROUP_RANK"])), int(environment["LOCAL_RANK"])
+
+
+class DefaultGroup:
+    """The default process group; ``generation`` counts torchrun's restarts, from 1."""
+
+    def __init__(self, generation: int) -> None:
+        import torch.distributed as dist  # noqa: PLC0415 - see main
+
+        self._dist = dist
+        self.generation = generation
+        self.slot, self.world = dist.get_rank(), dist.get_world_size()
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Sum over all ranks, in place."""
+        self._dist.all_reduce(tensor)
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """Copy the root's tensor to all ranks, in place."""
+        self._dist.broadcast(tensor, src=root)
+
+
+def train(config: JobConfig, environment: Mapping[str, str]) -> None:
+    """Join the group, restore, and train until the job is done. A failure is an exception, and torchrun's business."""
+    import torch  # noqa: PLC0415 - see main
+    import torch.distributed as dist  # noqa: PLC0415
+
+    from chaos.workload.reference import loop  # noqa: PLC0415
+    from chaos.workload.reference.checkpoint import CheckpointFolder  # noqa: PLC0415
+    from chaos.workload.reference.recovery import Restart  # noqa: PLC0415
+    from chaos.workload.reference.replica import Replica  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    node, gpu = place(environment)
+    on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= int(environment["LOCAL_WORLD_SIZE"])
+    if on_gpu:
+        torch.cuda.set_device(gpu)
+        torch.use_deterministic_algorithms(mode=True)
+    replica = Replica(config.model, config.seed, f"cuda:{gpu}" if on_gpu else "cpu")
+    replica.warm_up()
+
+    events = StepWriter(config.events_dir)
+    events.hello(node, gpu, replica.hash_algorithm)
+    generation = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
+    folder = CheckpointFolder(config.checkpoint_dir, replica.identity, config.keep_checkpoints)
+    checkpoints = loop.checkpoint_writer(folder, events, lambda: generation)
+    try:
+        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=config.collective_timeout_s))
+        group = DefaultGroup(generation)
+        events.mark("group", generation)
+        events.member(group.slot, generation, group.world)
+        Restart().restore(replica, group, folder, events)
+        schedule = loop.Schedule.of(config, checkpoints=True)
+        loop.train(replica, group, schedule, events, checkpoints=checkpoints, on_step=lambda: True)
+        dist.barrier()  # nobody closes connections that another still reads from
+    except Exception as error:
+        events.bye(f"{type(error).__name__}: {error}")
+        raise
+    checkpoints.drain(timeout=5.0)
+    events.bye("done")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Move into the GPU's network, then train; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if len(arguments) != 1:
+        print("usage: torchrun ... -m chaos.workload.reference.elastic CONFIG.json", file=sys.stderr)
+        return 2
+    try:
+        config = JobConfig.load(Path(arguments[0]))
+        enter_gpu_network(os.environ)
+    except (ConfigError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    os.environ.update(SINGLE_THREADED)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic matrix products, where there is a GPU
+    # torch is imported from here on: whatever sockets it opens belong to the GPU's network.
+    train(config, os.environ)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # gloo's threads may not survive the interpreter's own end ("terminate called")

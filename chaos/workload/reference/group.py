@@ -1,0 +1,143 @@
+"""Process groups: one a generation, over addresses of our choice, never waited for longer than necessary."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+
+from chaos.workload.reference.control import Control
+from chaos.workload.reference.messages import Generation
+from chaos.workload.reference.store import PrefixStore, Store
+
+BUILD_TIMEOUT_S = 1.0
+_SLICE = timedelta(milliseconds=10)
+
+_Gloo: Any = dist.ProcessGroupGloo  # torch's stubs know neither its collectives nor its options
+
+
+class GroupBroken(RuntimeError):
+    """This process group cannot go on."""
+
+
+class Group(Protocol):
+    """What training needs of a process group. Each call raises GroupBroken if it cannot be completed."""
+
+    generation: int
+    slot: int
+    world: int
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Sum ``tensor`` over all ranks, in place."""
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """Copy the root's ``tensor`` to all ranks, in place."""
+
+
+class GlooGroup:
+    """One generation's group; calls end early when the launcher announces a newer one."""
+
+    def __init__(self, backend: Any, control: Control, generation: int, slot: int, world: int) -> None:
+        self.backend = backend
+        self._control = control
+        self.generation, self.slot, self.world = generation, slot, world
+        self._sum = dist.AllreduceOptions()
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        self._finish(self.backend.allreduce([tensor], self._sum))
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        self._finish(self.backend.broadcast([tensor], options))
+
+    def _finish(self, work: dist.Work) -> None:
+        # In slices: on a connection that was closed before the call, work sits until the collective's time-out. A
+        # callback of the work's future could end the wait as well, at the price of 0.5 ms a step.
+        while not self._completed_within(work, _SLICE):
+            if self._control.given_up:
+                raise GroupBroken("superseded within a collective")
+
+    @staticmethod
+    def _completed_within(work: dist.Work, time: timedelta) -> bool:
+        try:
+            work.wait(time)
+        except RuntimeError:
+            if not work.is_completed():
+                return False
+            # It may have completed just after the slice: only a wait for completed work tells how it went.
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise GroupBroken(f"collective failed: {error}") from error
+        return True
+
+
+class GroupBuilder:
+    """Builds a generation's group, and takes old ones apart where nobody waits for it.
+
+    Args:
+        connect: opens a store connection of its own, in the calling thread.
+        timeout: seconds a collective may take.
+    """
+
+    def __init__(self, control: Control, connect: Callable[[], Store], timeout: float) -> None:
+        self._control = control
+        self._connect = connect
+        self._timeout = timeout
+        self._old: queue.SimpleQueue[tuple[float, GlooGroup]] = queue.SimpleQueue()
+        self._janitor: threading.Thread | None = None
+
+    def build(self, generation: Generation, slot: int) -> GlooGroup:
+        """Form the group together with all other members.
+
+        gloo's constructor cannot be interrupted. So it runs in a thread of its own with a store connection of its own,
+        and is left behind when a newer generation comes.
+
+        Raises:
+            GroupBroken: it could not be formed, or is obsolete already.
+        """
+        made: list[Any] = []
+
+        def construct() -> None:
+            try:
+                made.append(self._construct(generation, slot))
+            except RuntimeError as error:
+                made.append(error)
+            self._control.notify()
+
+        threading.Thread(target=construct, name=f"group {generation.number}", daemon=True).start()
+        if not self._control.wait_for(lambda: bool(made)):
+            raise GroupBroken("superseded while the group was formed")
+        if isinstance(made[0], RuntimeError):
+            raise GroupBroken(f"the group was not formed: {made[0]}") from made[0]
+        return GlooGroup(made[0], self._control, generation.number, slot, len(generation.seats))
+
+    def _construct(self, generation: Generation, slot: int) -> Any:
+        options = _Gloo._Options()
+        options._timeout = timedelta(seconds=BUILD_TIMEOUT_S)
+        options._threads = 1
+        options._devices = [_Gloo.create_device(hostname=generation.seats[slot].bind)]
+        store = PrefixStore(f"generation {generation.number}/", self._connect())
+        backend = _Gloo(store, slot, len(generation.seats), options)
+        backend.set_timeout(timedelta(seconds=self._timeout))
+        return backend
+
+    def discard(self, group: GlooGroup) -> None:
+        """Take a group apart later, elsewhere: it costs 10 ms, and until its time-out a collective may hang in it."""
+        if self._janitor is None:
+            self._janitor = threading.Thread(target=self._clean, name="janitor", daemon=True)
+            self._janitor.start()
+        self._old.put((time.monotonic() + self._timeout + 1, group))
+
+    def _clean(self) -> None:
+        while True:
+            due, group = self._old.get()
+            time.sleep(max(0.0, due - time.monotonic()))
+            del group

@@ -1,0 +1,103 @@
+"""One replica of what is trained: model, state, data and optimizer, without any communication."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chaos.workload.fingerprint import hash_for
+from chaos.workload.reference.arena import Arena
+from chaos.workload.reference.config import ModelShape
+from chaos.workload.reference.data import ByteText, standard_library_text
+from chaos.workload.reference.model import Decoder
+from chaos.workload.reference.optimizer import AdamW
+
+_WARM_UP_STEPS = 3
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """Of one completed step: the mean loss over all ranks (nats a byte) and the norm of the averaged gradient."""
+
+    loss: float
+    gradient_norm: float
+
+
+class Replica:
+    """A replica that is a pure function of (shape, seed, completed steps, world size).
+
+    Args:
+        shape: sizes.
+        seed: of the parameters and of the data's order.
+        device: where it is trained.
+
+    Attributes:
+        completed: optimizer steps done.
+        tokens: bytes that this replica learns from in a step.
+    """
+
+    def __init__(self, shape: ModelShape, seed: int, device: torch.device | str = "cpu") -> None:
+        self._shape, self._seed, self._device = shape, seed, torch.device(device)
+        self._model = Decoder(shape, seed).to(self._device)
+        self._data = ByteText(standard_library_text(), seed, shape.batch, shape.context)
+        self._optimizer = AdamW()
+        self._hash = hash_for(self._device)
+        self.arena = Arena(self._model)
+        self._initial = self.arena.parameters.clone()
+        self.completed = 0
+        self.tokens = shape.batch * shape.context
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for a state to be this replica's state."""
+        return {"model": asdict(self._shape), "seed": self._seed, "parameters": self.arena.size}
+
+    @property
+    def hash_algorithm(self) -> str:
+        """The name of the algorithm of ``digest``."""
+        return self._hash.name
+
+    def compute(self, slot: int) -> Tensor:
+        """This slot's gradient and loss for the next step, in the buffer that the all-reduce sums over the ranks."""
+        buffer = self.arena.gradient
+        buffer.zero_()
+        inputs, targets = self._data.batch(self.completed, slot)
+        loss = self._model(inputs.to(self._device), targets.to(self._device))
+        loss.backward()
+        buffer[-1] = loss.detach()
+        return buffer
+
+    @torch.no_grad()
+    def apply(self, world: int) -> StepFigures:
+        """Complete the step, once the buffer holds the sum over all ``world`` ranks."""
+        total = self.arena.gradient.div_(world)
+        loss = float(total[-1])
+        norm = self._optimizer.update(self.arena, total[:-1], self.completed)
+        self.completed += 1
+        return StepFigures(loss, norm)
+
+    def digest(self) -> str:
+        """Content hash of parameters and moments."""
+        return self._hash([self.arena.state])
+
+    def load(self, state: Tensor, completed: int) -> None:
+        """Take over a state, float32 ``[3 * parameters]``, after ``completed`` steps."""
+        self.arena.state.copy_(state)
+        self.completed = completed
+
+    def reset(self) -> None:
+        """Back to the state before the first step."""
+        self.arena.state.zero_()
+        self.arena.parameters.copy_(self._initial)
+        self.completed = 0
+
+    def warm_up(self) -> None:
+        """Do a few steps that do not count: a first step pays for allocations and lazy set-up."""
+        for _ in range(_WARM_UP_STEPS):
+            self.compute(0)
+            self.apply(1)
+            self.digest()
+        self.reset()

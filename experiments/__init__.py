@@ -1,0 +1,1 @@
+"""The experiments that ship: YAML documents, each explained in its own comments."""

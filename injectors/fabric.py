@@ -1,0 +1,250 @@
+"""Faults of the fabric between GPUs of a node: NVLink and NVSwitch.
+
+No public interface black-holes one NVSwitch path of an HGX board while a job runs; in the lab the NVSwitch is a bridge,
+and the path between two of its ports can be dropped exactly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Dict, List, Literal, Optional, Set, Tuple, Type
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from injectors import kernel
+from injectors._nftables import TimedDrop
+from injectors.contract import Evidence, InjectorError, Order, Phase, Support, Target, UndoRecord
+
+# The kernel ends the fault by itself so much after its end, if the agent has not ended it to the millisecond: nftables
+# counts time-outs in timer ticks (4 ms at HZ=250), so the kernel alone would be up to a tick early or late.
+_KERNEL_MARGIN = 0.02
+_PROBE_GAP = 0.004
+_PROBE_PATIENCE = 0.02
+
+
+class _PathProbe:
+    """Sends numbered datagrams from one GPU to another over the NVSwitch and counts what arrives."""
+
+    def __init__(self, sender: int, receiver: int) -> None:
+        with kernel.inside(receiver):
+            self._to = _bound_socket()
+        with kernel.inside(sender):
+            self._from = _bound_socket()
+        self._address = self._to.getsockname()
+        self._next = 0
+
+    def close(self) -> None:
+        self._to.close()
+        self._from.close()
+
+    def count(self, packets: int) -> int:
+        """How many of so many datagrams arrive."""
+        first = self._next
+        for _ in range(packets):
+            with contextlib.suppress(OSError):  # no neighbour known: it does not arrive
+                self._from.sendto(b"chaos %d" % self._next, self._address)
+            self._next += 1
+            time.sleep(_PROBE_GAP)
+        arrived: Set[int] = set()
+        poll = select.poll()
+        poll.register(self._to, select.POLLIN)
+        while len(arrived) < packets and poll.poll(int(_PROBE_PATIENCE * 1000)):
+            number = int(self._to.recv(64).split()[1])
+            if number >= first:
+                arrived.add(number)
+        return len(arrived)
+
+
+def _bound_socket() -> socket.socket:
+    """A datagram socket on the NVLink port of the GPU whose namespace this thread is in."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"nvl0")
+    sock.bind((_address_of("nvl0"), 0))
+    sock.setblocking(False)
+    return sock
+
+
+def _address_of(device: str) -> str:
+    with IPRoute() as net:
+        found = net.link_lookup(ifname=device)
+        if not found:
+            raise InjectorError(f"the GPU has no NVLink port {device}")
+        for address in net.get_addr(family=socket.AF_INET, index=found[0]):
+            return str(address.get("address"))
+    raise InjectorError(f"the GPU's NVLink port {device} has no address")
+
+
+@dataclass
+class _Held:
+    drop: TimedDrop
+    probes: Dict[str, _PathProbe]
+
+
+@dataclass(frozen=True)
+class BlackholeParams:
+    """Parameters of ``fabric.blackhole``."""
+
+    source: str = field(metadata={"name": "from", "help": "the GPU at one end: gpu0, gpu1, ..."})
+    to: str = field(metadata={"help": "the GPU at the other end"})
+    direction: Literal["both", "forward"] = field(
+        default="both", metadata={"help": "drop both ways, or only from `from` to `to`"}
+    )
+
+
+class Blackhole:
+    """``fabric.blackhole``: the NVSwitch silently drops everything on one path between two GPUs of a node."""
+
+    kind: ClassVar[str] = "fabric.blackhole"
+    about: ClassVar[str] = "An NVSwitch silently drops everything on one path between two GPUs of a node."
+    reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
+    targets: ClassVar[Tuple[Literal["node", "gpu", "rank"], ...]] = ("node",)
+    duration: ClassVar[Literal["required", "optional", "none"]] = "required"
+    runs_on: ClassVar[Literal["node", "controller"]] = "node"
+
+    Params: ClassVar[Type[Any]] = BlackholeParams
+
+    def __init__(self) -> None:
+        self._held: Optional[_Held] = None
+
+    def support(self, params: BlackholeParams, target: Target) -> Support:
+        """Possible where the NVSwitch is the lab's and the kernel filters bridged frames."""
+        missing = []
+        if "nvswitch" not in target.namespaces:
+            missing.append(
+                "an emulated NVSwitch: no public interface drops one path of a real one while a job runs; use the lab, "
+                "or between runs lower the bandwidth mode or block links"
+            )
+        else:
+            switch = kernel.open_network(target.namespaces["nvswitch"])
+            with kernel.inside(switch):
+                problem = _nftables_problem()
+            os.close(switch)
+            if problem:
+                missing.append(problem)
+        for gpu in (params.source, params.to):
+            if "nvswitch" in target.namespaces and gpu not in target.namespaces:
+                known = ", ".join(sorted(name for name in target.namespaces if name.startswith("gpu")))
+                missing.append(f"a GPU {gpu!r} on this node (it has {known})")
+        if params.source == params.to:
+            missing.append(f"two different GPUs ({params.source} is named as both ends)")
+        return Support("emulated", tuple(missing))
+
+    def plan(self, order: Order) -> UndoRecord:
+        """Keep where the switch and the GPUs are; refuse a path that is not there."""
+        support = self.support(order.params, order.target)
+        if not support.possible:
+            raise InjectorError("fabric.blackhole is not possible here; missing: " + "; ".join(support.missing))
+        ports = [_port_of(order.params.source), _port_of(order.params.to)]
+        switch = kernel.open_network(order.target.namespaces["nvswitch"])
+        try:
+            with kernel.inside(switch), IPRoute() as net:
+                for port in ports:
+                    if not net.link_lookup(ifname=port):
+                        raise InjectorError(f"the NVSwitch has no port {port}")
+        finally:
+            os.close(switch)
+        dead = ports[1:] if order.params.direction == "forward" else ports
+        before = {"table": f"chaos_{order.fault}", "ports": ports, "dead": dead}
+        return UndoRecord.of(self, order, before)
+
+    def prepare(self, record: UndoRecord) -> None:
+        """Make the empty table and open the probes' sockets."""
+        drop = self._open(record)
+        assert record.duration is not None, "the document requires `for`"
+        drop.create()
+        drop.ready(record.before["dead"], int((record.duration + _KERNEL_MARGIN) * 1000))
+        names = record.target["namespaces"]
+        ends = [kernel.open_network(names[record.params[key]]) for key in ("source", "to")]
+        try:
+            probes = {"forward": _PathProbe(ends[0], ends[1]), "back": _PathProbe(ends[1], ends[0])}
+        finally:
+            for fd in ends:
+                os.close(fd)
+        self._held = _Held(drop, probes)
+
+    def inject(self, record: UndoRecord) -> int:
+        """Name the dead ports: one transaction."""
+        assert self._held is not None, "prepare comes first"
+        self._held.drop.start()
+        return time.monotonic_ns()
+
+    def witness(self, record: UndoRecord, phase: Phase, budget: float) -> Evidence:
+        """Send datagrams over the path, both ways: in effect when none arrives where it should be dropped."""
+        if self._held is None:
+            return Evidence(None, "the path was not measured: its probes are not open")
+        packets = max(1, min(8, int((budget - 2 * _PROBE_PATIENCE) / (2 * _PROBE_GAP))))
+        arrived = {way: probe.count(packets) for way, probe in self._held.probes.items()}
+        ways = ("forward",) if record.params["direction"] == "forward" else ("forward", "back")
+        effective = all(arrived[way] == 0 for way in ways)
+        if not effective and any(arrived[way] < packets for way in ways):
+            effective_or_unknown: Optional[bool] = None  # some arrived, some did not: neither whole nor gone
+        else:
+            effective_or_unknown = effective
+        dropped = self._held.drop.dropped()
+        text = (
+            f"{arrived['forward']} of {packets} datagrams arrived from {record.params['source']} to "
+            f"{record.params['to']}, {arrived['back']} of {packets} back; {dropped} packets dropped so far"
+        )
+        numbers = {"sent": packets, "arrived": arrived, "dropped": dropped}
+        return Evidence(effective_or_unknown, text, numbers)
+
+    def undo(self, record: UndoRecord) -> int:
+        """Delete our table; where it is at hand the dead ports first, so that the end is as exact as the start."""
+        if self._held:
+            self._held.drop.stop()
+            ended = time.monotonic_ns()
+            self._held.drop.delete()
+            return ended
+        try:
+            drop = self._open(record)
+        except InjectorError:  # the switch has gone with its node, and our table with it
+            return time.monotonic_ns()
+        try:
+            drop.delete()
+        finally:
+            drop.close()
+        return time.monotonic_ns()
+
+    def residue(self, record: UndoRecord) -> List[str]:
+        """Our table, if it is still there; a namespace that has gone took it along."""
+        try:
+            drop = self._open(record)
+        except InjectorError:
+            return []
+        try:
+            left = [f"nftables table bridge {record.before['table']}"] if drop.exists() else []
+        finally:
+            drop.close()
+        return left
+
+    @staticmethod
+    def _open(record: UndoRecord) -> TimedDrop:
+        switch = kernel.open_network(record.target["namespaces"]["nvswitch"])
+        try:
+            with kernel.inside(switch):
+                return TimedDrop(record.before["table"], record.before["ports"])
+        finally:
+            os.close(switch)
+
+
+def _port_of(gpu: str) -> str:
+    return gpu.replace("gpu", "nvl", 1)
+
+
+def _nftables_problem() -> Optional[str]:
+    """Why this kernel cannot filter bridged frames, with the remedy; ``None`` where it can. Reads only."""
+    try:
+        drop = TimedDrop("chaos_support", ())
+        try:
+            drop.exists()
+        finally:
+            drop.close()
+    except (OSError, NetlinkError) as error:
+        return f"nftables in this kernel ({error}): load nf_tables, or build with CONFIG_NF_TABLES_BRIDGE"
+    return None

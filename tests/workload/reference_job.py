@@ -1,0 +1,133 @@
+"""Runs a real reference job for a test, watches its events, and ends every process that it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from chaos.workload.events import tail
+
+Event = dict[str, Any]
+T = TypeVar("T")
+
+#: How long a test waits for an event before it calls it missing; never a measure of speed.
+PATIENCE = 40.0
+
+
+class Job:
+    """A job under ``folder``: its launcher, and its events as they come.
+
+    Keyword arguments are keys of the launcher's configuration.
+    """
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config = {
+            "events_dir": str(folder / "events"),
+            "logs_dir": str(folder / "logs"),
+            "checkpoint_dir": str(folder / "checkpoints"),
+            "seed": 7,
+            "recovery": "checkpoint",
+            "checkpoint_every": 20,
+            "world": [{"node": n, "gpu": g} for n in (0, 1) for g in (0, 1)],
+        } | config
+        self.events: list[Event] = []
+        self._tail = tail(folder / "events")
+        path = folder / "config.json"
+        path.write_text(json.dumps(self.config), encoding="utf-8")
+        self._log = folder / "launcher.log"
+        with open(self._log, "wb") as log:
+            self.launcher = subprocess.Popen(
+                [sys.executable, "-m", "chaos.workload.reference.launcher", str(path)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.launcher.stdin is not None
+        self.launcher.stdin.close()
+        try:
+            self.launcher.wait(10)
+        except subprocess.TimeoutExpired:
+            self.launcher.kill()
+            self.launcher.wait()
+        for hello in self.all("hello"):
+            assert not alive(hello), f"process {hello['pid']} outlived its launcher"
+
+    def update(self) -> None:
+        while fresh := self._tail.poll():
+            self.events += fresh
+
+    def all(self, kind: str, **fields: Any) -> list[Event]:
+        self.update()
+        return [
+            event for event in self.events if event["e"] == kind and all(event.get(k) == v for k, v in fields.items())
+        ]
+
+    def await_event(self, kind: str, where: Callable[[Event], bool] = lambda _: True, **fields: Any) -> Event:
+        """The first event of that kind with those fields."""
+        return self.await_true(
+            lambda: next((event for event in self.all(kind, **fields) if where(event)), None), f"{kind} {fields}"
+        )
+
+    def await_true(self, look: Callable[[], T | None], what: str) -> T:
+        end = time.monotonic() + PATIENCE
+        while not (found := look()):
+            assert time.monotonic() < end, f"no {what}\n{self.log}"
+            assert self.launcher.poll() is None or look(), f"no {what}, and the launcher has ended\n{self.log}"
+            time.sleep(0.01)
+        return found
+
+    def await_step(self, step: int, **fields: Any) -> Event:
+        return self.await_event("step", lambda event: event["step"] >= step, **fields)
+
+    def await_end(self) -> int:
+        """The launcher's exit code."""
+        code = self.launcher.wait(PATIENCE)
+        self.update()
+        return code
+
+    def member(self, rank: int) -> Event:
+        """The hello of the process that is ``rank`` in the newest generation."""
+        self.update()
+        newest = max((e for e in self.events if e["e"] == "member" and e["rank"] == rank), key=lambda e: e["gen"])
+        return next(e for e in self.events if e["e"] == "hello" and e["inc"] == newest["inc"])
+
+    def signal(self, rank: int, number: signal.Signals) -> Event:
+        """Signal the process that is ``rank``; returns its hello."""
+        hello = self.member(rank)
+        os.kill(hello["pid"], number)
+        return hello
+
+    def hashes(self) -> dict[int, set[str]]:
+        """Every digest that was seen at a step, by step."""
+        seen: dict[int, set[str]] = {}
+        for event in self.all("step"):
+            seen.setdefault(event["step"], set()).add(event["hash"])
+        return seen
+
+
+def alive(hello: Event) -> bool:
+    """Whether the process that said ``hello`` still runs."""
+    try:
+        stat = Path(f"/proc/{hello['pid']}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[19]) == hello["start"] and fields[0] != "Z"
