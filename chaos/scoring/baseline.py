@@ -64,8 +64,8 @@ def unusable(baseline: Baseline | None, mark: float) -> str | None:
     share = baseline.share_below(mark)
     if share > MAX_SHARE_BELOW:
         return (
-            f"the baseline is too noisy: {show('ratio', round(share, 3))} of the undisturbed job's own windows of {WINDOW} "
-            f"steps fall below {show('ratio', mark)} of its median "
+            f"the baseline is too noisy: {show('ratio', round(share, 3))} of the undisturbed job's own windows "
+            f"of {WINDOW} steps fall below {show('ratio', mark)} of its median "
             f"(at most {show('ratio', MAX_SHARE_BELOW)} may; variation {show('ratio', round(baseline.cv, 4))})"
         )
     return None

@@ -10,7 +10,8 @@ Definition. From the injector's stamped instant of effect to the end of the firs
 Rule 2 forgives a machine its ordinary hiccups as far as the baseline shows them. A baseline of a few seconds cannot
 show a hiccup that comes once a minute, so one *isolated dip* in the hold period is not taken for a relapse either: one
 whose windows all lie within a stretch of thirty steps (one stall, however it smears) and which costs at most a tenth of
-the hold period. It is listed as a dip with what it cost, beside the recovery time under the strict reading, in which it is a relapse.
+the hold period. It is listed as a dip with what it cost, beside the recovery time under the strict reading, in which it
+is a relapse.
 `bench/scorer_noise.py` measures why: without this, undisturbed jobs with a hiccup of 10-200 ms every 20 s are called
 "not recovered in 800 ms" in several of 100 trials, with it in fewer than one.
 
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from chaos.scoring.baseline import Baseline
 from chaos.scoring.fields import NS
 from chaos.scoring.statistics import median
-from chaos.scoring.windows import WINDOW, Step, Window, windows
+from chaos.scoring.windows import WINDOW, Step, windows
 
 DIP_STEPS = 2 * WINDOW  # starts of a dip's windows; each window is ten steps more
 DIP_SHARE = 0.10  # of the hold period

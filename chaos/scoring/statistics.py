@@ -24,7 +24,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def cv(values: Sequence[float]) -> float:
-    """Coefficient of variation: sample standard deviation / mean (a ratio); 0 for fewer than two values or a zero mean."""
+    """Coefficient of variation: sample standard deviation / mean (a ratio); 0 below two values and for a zero mean."""
     if len(values) < 2:
         return 0.0
     centre = mean(values)
@@ -61,9 +61,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
         raise ValueError(f"incomplete beta of a={a}, b={b}, x={x}: needs a, b > 0 and 0 <= x <= 1")
     if x in (0, 1):
         return float(x)
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     if x < (a + 1) / (a + b + 2):
         return front * _beta_fraction(a, b, x) / a
     return 1 - front * _beta_fraction(b, a, 1 - x) / b

@@ -107,7 +107,9 @@ def _by_torchrun(lab: LabClient, spec: LabSpec, config: Path, logs: Path) -> Job
         ]
         # A restarted gloo rank would dial the dead one through the shared store (pytorch#135712).
         extra = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        processes[f"torchrun on node {node}"] = _spawn(lab, node, command, logs / f"torchrun-node{node}.log", extra=extra)
+        processes[f"torchrun on node {node}"] = _spawn(
+            lab, node, command, logs / f"torchrun-node{node}.log", extra=extra
+        )
     return Job(processes, [])
 
 
@@ -123,7 +125,7 @@ def _spawn(
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     # One thread a rank: several ranks share the machine's cores, and more threads only wait for each other.
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"} | (extra or {})
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **(extra or {})}
     with log.open("ab") as output:
         fd = output.fileno()
         return lab.spawn(command, node=node, env=env, cwd=str(log.parent), stdin=stdin, stdout=fd, stderr=fd)

@@ -47,7 +47,7 @@ def test_the_shipped_experiments_fit_the_schema(validator: Draft202012Validator,
     "lines",
     [
         "faults: [{inject: power.off, on: {node: 1}, after: 0, for: 1s, probability: 50%, name: a}]",
-        "faults: [{inject: device.reset, on: {node: 1, gpu: 1}, after: 1h30m}]",
+        "faults: [{inject: device.reset, on: {node: 1, gpu: 1}, after: 1m30s}]",
         "faults: [{inject: net.netem, on: {node: 1}, after: 0, for: 1s,"
         " with: {delay: 5ms, loss: 0.1%, rate: 1Gbit/s, limit: 1MiB, ports: ['80'], correlated: true}}]",
         "faults: [{inject: net.netem, on: {node: 1, gpu: 0}, after: 0, for: 1s}]",

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from reference_job import Job, alive
 
 pytestmark = pytest.mark.train
@@ -98,9 +97,7 @@ def test_a_whole_node_is_replaced_at_once(tmp_path: Path, undisturbed: dict[int,
         assert job.hashes() == {step: undisturbed[step] for step in range(1, 61)}
 
 
-def test_a_stopped_rank_is_replaced_and_fenced_when_it_wakes(
-    tmp_path: Path, undisturbed: dict[int, set[str]]
-) -> None:
+def test_a_stopped_rank_is_replaced_and_fenced_when_it_wakes(tmp_path: Path, undisturbed: dict[int, set[str]]) -> None:
     with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02) as job:
         job.await_step(25)
         stopped = job.signal(2, signal.SIGSTOP)

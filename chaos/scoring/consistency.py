@@ -1,0 +1,110 @@
+"""State consistency: the share of tensor-replica hashes that agree across ranks."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from chaos.scoring.fields import Event, integer, text
+from chaos.scoring.statistics import proportion_lower_bound
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Replicas that should have been equal: the step, its generation, and the ranks with each hash."""
+
+    step: int
+    gen: int
+    ranks: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """How many hashes were compared across ranks at one step, and how many agreed with the most frequent one.
+
+    `lower_bound` is the exact one-sided 95 % bound of the ratio. `replay_compared` and `replay_disagreed` count steps
+    that were done again in a later generation of the same size and whose hash could be compared with the first one.
+    """
+
+    compared: int
+    disagreed: int
+    first: Disagreement | None
+    replay_compared: int
+    replay_disagreed: int
+    replay_first: int | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Agreeing hashes / compared ones; None where nothing was compared."""
+        return None if not self.compared else (self.compared - self.disagreed) / self.compared
+
+    @property
+    def lower_bound(self) -> float | None:
+        """The ratio is at least this, with 95 % confidence."""
+        return None if not self.compared else proportion_lower_bound(self.compared - self.disagreed, self.compared)
+
+
+def agreeing(hashes: Iterable[str]) -> int:
+    """The size of the largest set of equal hashes."""
+    counts = Counter(hashes)
+    return max(counts.values(), default=0)
+
+
+def measure(events: Iterable[Event], since: int, until: int) -> Consistency:
+    """Compare the hashes of all steps that ended in [since, until] (ns).
+
+    Only hashes of one generation and one logical step are compared, two or more of them. Replays are compared with
+    whatever was hashed first, before `since` too.
+    """
+    groups: dict[tuple[int, int], dict[int, str]] = defaultdict(dict)
+    inside: set[tuple[int, int]] = set()
+    worlds: dict[int, int] = {}
+    for event in events:
+        digest, gen, step = text(event, "hash"), integer(event, "gen"), integer(event, "step")
+        t, rank = integer(event, "t"), integer(event, "rank")
+        if text(event, "e") != "step" or digest is None or gen is None or step is None or t is None or rank is None:
+            continue
+        if t > until:
+            continue
+        groups[gen, step][rank] = digest
+        worlds[gen] = integer(event, "world") or 0
+        if t >= since:
+            inside.add((gen, step))
+    compared = disagreed = 0
+    first: Disagreement | None = None
+    for gen, step in sorted(inside):
+        found = groups[gen, step]
+        if len(found) < 2:
+            continue
+        compared += len(found)
+        differing = len(found) - agreeing(found.values())
+        disagreed += differing
+        if differing and first is None:
+            first = Disagreement(step, gen, _by_hash(found))
+    return Consistency(compared, disagreed, first, *_replays(groups, inside, worlds))
+
+
+def _by_hash(found: dict[int, str]) -> dict[str, list[int]]:
+    ranks: dict[str, list[int]] = defaultdict(list)
+    for rank, digest in sorted(found.items()):
+        ranks[digest].append(rank)
+    return dict(ranks)
+
+
+def _replays(
+    groups: dict[tuple[int, int], dict[int, str]], inside: set[tuple[int, int]], worlds: dict[int, int]
+) -> tuple[int, int, int | None]:
+    generations: dict[int, list[int]] = defaultdict(list)
+    for gen, step in groups:
+        generations[step].append(gen)
+    compared = disagreed = 0
+    first: int | None = None
+    for step, gens in sorted(generations.items()):
+        oldest = min(gens)
+        for gen in gens:
+            if gen == oldest or (gen, step) not in inside or worlds[gen] != worlds[oldest]:
+                continue
+            compared += 1
+            if not set(groups[gen, step].values()) & set(groups[oldest, step].values()):
+                disagreed += 1
+                first = step if first is None else first
+    return compared, disagreed, first

@@ -1,0 +1,154 @@
+"""The recovery figure of a run: each group of overlapping faults judged against its own instant of effect."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chaos.scoring import breakdown, rto
+from chaos.scoring.baseline import Baseline, unusable
+from chaos.scoring.fields import NS, NS_PER_MS, Event
+from chaos.scoring.record import FaultRecord, Marks, Record
+from chaos.scoring.rto import Recovery
+from chaos.scoring.timeline import Timeline, replayed, survivors
+from chaos.scoring.verdict import Judged
+
+LEVEL = "observed"  # one run shows what happened once; a series is needed to demonstrate a percentile
+
+
+@dataclass(frozen=True)
+class Group:
+    """Faults that overlap in time: `since` the first one's effect, `ended` the last one's end, `until` the next
+    group's effect or the end of observation (ns)."""
+
+    faults: tuple[FaultRecord, ...]
+    since: int
+    ended: int
+    until: int
+
+    @property
+    def name(self) -> str:
+        """Its faults' names."""
+        return " + ".join(fault.name for fault in self.faults)
+
+
+def groups(record: Record) -> list[Group]:
+    """The faults that took effect, in order, overlapping ones together."""
+    hit = sorted((fault for fault in record.faults if fault.effect is not None), key=lambda fault: fault.effect or 0)
+    gathered: list[list[FaultRecord]] = []
+    ended = 0
+    for fault in hit:
+        assert fault.effect is not None
+        if gathered and fault.effect <= ended:
+            gathered[-1].append(fault)
+        else:
+            gathered.append([fault])
+        ended = max(ended, fault.last or fault.effect)
+    starts = [group[0].effect or 0 for group in gathered]
+    return [
+        Group(
+            faults=tuple(group),
+            since=starts[k],
+            ended=max(fault.last or 0 for fault in group),
+            until=starts[k + 1] if k + 1 < len(starts) else record.until,
+        )
+        for k, group in enumerate(gathered)
+    ]
+
+
+def judge(group: Group, found: Recovery, baseline: Baseline | None, marks: Marks) -> Judged:
+    """The verdict of one group's recovery."""
+    problem = unusable(baseline, marks.terms.recovered_at)
+    if problem is not None:
+        return Judged("inconclusive", f"no recovery time: {problem}")
+    mark_ms = marks.rto_s * 1e3
+    observed_s = (group.until - group.since) / NS
+    if found.ns is None:
+        if observed_s < marks.terms.hold_s + marks.rto_s:
+            text = f"{group.name}: observed for {observed_s:.2f} s only, recovery cannot be told"
+            return Judged("inconclusive", text)
+        return Judged("fail", f"{group.name}: throughput was not back within the {observed_s:.1f} s that were observed")
+    ms = found.ns / NS_PER_MS
+    if ms > mark_ms:
+        return Judged("fail", f"{group.name}: throughput was back after {ms:.0f} ms, the pass mark is {mark_ms:.0f} ms")
+    if not found.held:
+        hold = marks.terms.hold_s
+        text = f"{group.name}: throughput was back after {ms:.0f} ms, but was not observed for {hold:g} s after that"
+        return Judged("inconclusive", text)
+    if marks.required == "demonstrated":
+        text = f"{group.name}: back after {ms:.0f} ms, observed once; `require: demonstrated` asks for a series of runs"
+        return Judged("inconclusive", text)
+    return Judged("pass", f"{group.name}: throughput was back after {ms:.0f} ms")
+
+
+def measure(
+    record: Record, timeline: Timeline, baseline: Baseline | None, steps: Sequence[Event]
+) -> list[tuple[dict[str, Any], Judged]]:
+    """The figure of each group, with its verdict."""
+    marks = record.marks
+    told = []
+    for group in groups(record):
+        found = Recovery(group.since, group.until, None, False, (), None)
+        if baseline is not None:
+            found = rto.find(timeline.steps, baseline, group.since, group.until, marks.terms)
+        verdict = judge(group, found, baseline, marks)
+        figure = _figure(group, found, baseline, record, verdict)
+        if baseline is not None:
+            figure |= _detail(group, found, baseline, timeline, marks)
+        if found.at is not None:
+            stages = breakdown.stages(steps, timeline.steps, group.since, found.at)
+            figure["breakdown"] = breakdown.as_json(stages, group.since)
+        told.append((figure, verdict))
+    return told
+
+
+def _figure(
+    group: Group, found: Recovery, baseline: Baseline | None, record: Record, verdict: Judged
+) -> dict[str, Any]:
+    marks = record.marks
+    resolution = None if baseline is None else baseline.step_ns
+    figure: dict[str, Any] = {
+        "fault": group.name,
+        "ms": None,
+        "low_ms": None,
+        "high_ms": None,
+        "resolution_ms": _ms(resolution),
+        "from_end_ms": None,
+        "pass_ms": marks.rto_s * 1e3,
+        "verdict": verdict.verdict,
+        "reason": verdict.reason,
+        "level": LEVEL,
+        "observed_s": round((group.until - group.since) / NS, 3),
+        "held": found.held,
+    }
+    if found.at is not None and found.ns is not None and resolution is not None:
+        # The throughput came back some time within the step whose end is reported.
+        uncertainty = record.clock_uncertainty
+        figure["ms"] = _ms(found.ns)
+        figure["low_ms"] = _ms(max(0, found.ns - resolution - uncertainty))
+        figure["high_ms"] = _ms(found.ns + uncertainty)
+        figure["from_end_ms"] = _ms(found.at - group.ended)
+    return figure
+
+
+def _detail(group: Group, found: Recovery, baseline: Baseline, timeline: Timeline, marks: Marks) -> dict[str, Any]:
+    strict = None if found.strict_at is None else found.strict_at - group.since
+    return {
+        "recovered_ns": found.at,
+        "strict_ms": _ms(strict),
+        "dips": [
+            {"at_ms": _ms(dip.start - group.since), "lost_ms": _ms(dip.lost_ns), "isolated": dip.short and dip.over}
+            for dip in found.dips
+        ],
+        "trailing_200ms_ms": _ms(rto.trailing(timeline.steps, baseline, found, marks.terms, NS // 5)),
+        "trailing_1s_ms": _ms(rto.trailing(timeline.steps, baseline, found, marks.terms, NS)),
+        "survivors": [
+            {"rank": timeline.ranks.get(inc), "inc": inc, "ms": _ms(own.ns)}
+            for inc in survivors(timeline, group.since, group.until)
+            for own in [rto.find(timeline.processes[inc], baseline, group.since, group.until, marks.terms)]
+        ],
+        "replayed_steps": replayed([s for s in timeline.steps if s.t <= group.until], group.since),
+    }
+
+
+def _ms(ns: int | None) -> float | None:
+    return None if ns is None else round(ns / NS_PER_MS, 3)

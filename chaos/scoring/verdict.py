@@ -1,0 +1,102 @@
+"""From single verdicts to the run's: what counts before what."""
+
+from typing import Literal, NamedTuple
+
+from chaos.scoring.record import Record, probes_of
+
+Verdict = Literal["pass", "fail", "inconclusive", "aborted", "error"]
+
+
+class Judged(NamedTuple):
+    """A verdict with its reason, one sentence."""
+
+    verdict: Verdict
+    reason: str
+
+
+def overall(record: Record, figures: dict[str, Judged]) -> Judged:
+    """The run's verdict.
+
+    In this order: error, aborted, inconclusive because a fault was not witnessed, fail, otherwise inconclusive, pass.
+
+    Args:
+        record: the journal.
+        figures: the verdict of each figure by its name.
+    """
+    for found in (_error(record), _aborted(record), unwitnessed(record)):
+        if found is not None:
+            return found
+    steady = steady_state(record)
+    failed = [judged.reason for judged in (steady, *figures.values()) if judged.verdict == "fail"]
+    if failed:
+        return Judged("fail", "; ".join(failed))
+    if record.faults and not any(fault.drawn for fault in record.faults):
+        return Judged("inconclusive", "no fault drawn: chance let none happen")
+    open_ended = [judged.reason for judged in (steady, *figures.values()) if judged.verdict == "inconclusive"]
+    if open_ended:
+        return Judged("inconclusive", "; ".join(open_ended))
+    return Judged("pass", "; ".join([*(judged.reason for judged in figures.values()), steady.reason]))
+
+
+def _error(record: Record) -> Judged | None:
+    left = [f"{fault.name}: {what}" for fault in record.faults for what in fault.residue]
+    if left:
+        return Judged("error", f"something of a fault is left: {'; '.join(left)}")
+    unproven = [fault.name for fault in record.faults if fault.open]
+    if unproven:
+        why = next((fault.error for fault in record.faults if fault.open and fault.error), None)
+        return Judged("error", f"not proven undone: {', '.join(unproven)}{f' ({why})' if why else ''}")
+    if record.errors:
+        return Judged("error", record.errors[0])
+    if not record.plan:
+        return Judged("error", "the journal holds no plan: nothing can be said of this run")
+    return None
+
+
+def _aborted(record: Record) -> Judged | None:
+    if record.reason in ("signal", "guard", "halted"):
+        why = record.halts[0] if record.halts else record.reason
+        return Judged("aborted", f"{why}; everything is undone")
+    if record.reason is None:
+        return Judged("aborted", "the journal is cut: the run did not come to its end; no fault is open")
+    return None
+
+
+def unwitnessed(record: Record) -> Judged | None:
+    """The verdict where a fault that was to happen was not seen in effect, or not seen gone."""
+    for fault in record.faults:
+        if not fault.drawn or fault.skipped:
+            continue
+        if fault.error is not None:
+            return Judged("inconclusive", f"fault {fault.name} was not made: {fault.error}")
+        if record.reason != "gate failed" and fault.effective is not True:
+            return Judged("inconclusive", f"fault {fault.name} was not witnessed in effect: {_seen(fault.witness)}")
+        if record.reason != "gate failed" and fault.gone is not True:
+            return Judged("inconclusive", f"fault {fault.name} was not witnessed gone")
+    return None
+
+
+def _seen(witness: dict[str, object] | object) -> str:
+    during = witness.get("during") if isinstance(witness, dict) else None
+    return str(during.get("text")) if isinstance(during, dict) else "nothing was measured"
+
+
+def steady_state(record: Record) -> Judged:
+    """The verdict of the hypothesis: a failed gate says nothing about recovery."""
+    for when, verdict in (("before", "inconclusive"), ("during", "fail"), ("after", "fail")):
+        for probe in probes_of(record, when):
+            if probe.get("ok") is not True:
+                text = f"{probe.get('probe')} {probe.get('tolerance')} does not hold {when}: {probe.get('text')}"
+                if when == "before":
+                    return Judged("inconclusive", f"the gate failed, nothing was broken: {text}")
+                return Judged("fail" if verdict == "fail" else "inconclusive", text)
+    expected = [hold for hold in _holds(record) if "after" in hold]
+    if expected and not probes_of(record, "after"):
+        return Judged("inconclusive", "the steady state was not checked after the faults")
+    return Judged("pass", "the steady state holds")
+
+
+def _holds(record: Record) -> list[list[str]]:
+    steady = record.experiment.get("steady_state")
+    holds = steady.get("hold", []) if isinstance(steady, dict) else []
+    return [hold.get("when", []) for hold in holds if isinstance(hold, dict)]
