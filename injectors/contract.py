@@ -16,6 +16,7 @@ Seconds = Annotated[float, "duration"]
 Ratio = Annotated[float, "ratio"]
 BitsPerSecond = Annotated[float, "rate"]
 Bytes = Annotated[int, "size"]
+GPU = Annotated[str, "gpu"]  # a GPU of the fault's node, as documents name it: gpu0
 
 Reality = Literal["real", "emulated", "telemetry"]
 Phase = Literal["before", "during", "after"]
@@ -90,7 +91,7 @@ class UndoRecord:
         fault: the fault's id.
         implementation: ``module:Class`` of the injector.
         before: the former state, and whatever else undo, witness and residue need.
-        deadline_ns: CLOCK_MONOTONIC of this boot after which anybody may undo; set when the fault is fired.
+        deadline_ns: CLOCK_MONOTONIC of this boot after which anybody may undo.
         boot: boot id of the node; a namespace or a process does not outlive it.
         owner: the run that asked for the fault.
     """

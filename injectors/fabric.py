@@ -19,7 +19,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from injectors import kernel
 from injectors._nftables import TimedDrop
-from injectors.contract import Evidence, InjectorError, Order, Phase, Support, Target, UndoRecord
+from injectors.contract import GPU, Evidence, InjectorError, Order, Phase, Support, Target, UndoRecord
 
 # The kernel ends the fault by itself so much after its end, if the agent has not ended it to the millisecond: nftables
 # counts time-outs in timer ticks (4 ms at HZ=250), so the kernel alone would be up to a tick early or late.
@@ -90,11 +90,15 @@ class _Held:
 class BlackholeParams:
     """Parameters of ``fabric.blackhole``."""
 
-    source: str = field(metadata={"name": "from", "help": "the GPU at one end: gpu0, gpu1, ..."})
-    to: str = field(metadata={"help": "the GPU at the other end"})
+    source: GPU = field(metadata={"name": "from", "help": "the GPU at one end: gpu0, gpu1, ..."})
+    to: GPU = field(metadata={"help": "the GPU at the other end"})
     direction: Literal["both", "forward"] = field(
         default="both", metadata={"help": "drop both ways, or only from `from` to `to`"}
     )
+
+    def __post_init__(self) -> None:
+        if self.source == self.to:
+            raise ValueError(f"from and to are both {self.to}: a path has two different ends")
 
 
 class Blackhole:
@@ -131,8 +135,6 @@ class Blackhole:
             if "nvswitch" in target.namespaces and gpu not in target.namespaces:
                 known = ", ".join(sorted(name for name in target.namespaces if name.startswith("gpu")))
                 missing.append(f"a GPU {gpu!r} on this node (it has {known})")
-        if params.source == params.to:
-            missing.append(f"two different GPUs ({params.source} is named as both ends)")
         return Support("emulated", tuple(missing))
 
     def plan(self, order: Order) -> UndoRecord:

@@ -67,11 +67,11 @@ class Bell:
 
 @contextlib.contextmanager
 def real_time() -> Iterator[None]:
-    """Run this thread ahead of all ordinary ones, where the kernel lets us (root), for the moment of firing."""
+    """Run this thread, and none that it starts, ahead of all ordinary ones, where the kernel lets us (root)."""
     former = os.sched_getscheduler(0), os.sched_getparam(0)
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(_PRIORITY))
         raised = True
     except PermissionError:
         raised = False

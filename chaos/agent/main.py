@@ -14,6 +14,7 @@ from typing import Dict
 
 from chaos import __version__
 from chaos.agent import protocol
+from chaos.agent.clock import real_time
 from chaos.agent.holder import Holder, Job, load, undo_orphan
 from chaos.agent.protocol import Message
 from chaos.agent.records import Records, state_folder
@@ -162,7 +163,8 @@ def main() -> None:
     except (OSError, InjectorError) as error:
         sys.stdout.buffer.write(protocol.encode({"event": "hello", "error": f"{error}"}))
         sys.exit(1)
-    agent.serve()
+    with real_time():  # an order that comes in time must not wait for a busy machine; arming has threads of its own
+        agent.serve()
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ ping
 probe
     ``implementation, params, target``; the answer carries ``reality`` and ``missing``.
 arm
-    ``fault, implementation, params, target, duration, owner, on_eof`` (``undo`` or ``hold``); the answer carries the
-    ``record`` and the ``evidence`` of the witness before.
+    ``fault, implementation, params, target, duration, at, owner, on_eof`` (``undo`` or ``hold``); the answer carries
+    the ``record`` and the ``evidence`` of the witness before. ``at`` is the instant that ``fire`` will name: the record
+    on the disk has the deadline that follows from it, so that firing itself waits for no disk.
 fire
     ``fault, at``; answered at once. Then come the events ``fired``, ``witness`` (during), ``ended``, ``undone`` and
     ``witness`` (after).

@@ -19,7 +19,7 @@ from chaos.transport.pipe import AgentClient, AgentError
 
 # Arming imports the injector, plans, writes the record to the disk and measures the state before: some 0.1 s on an idle
 # machine. It begins so long before the fault's instant.
-LEAD = 1.0
+LEAD = 1.5
 UNDO_PATIENCE = 15.0  # seconds after a fault's end in which its node must have proven that nothing is left
 
 State = Literal["waiting", "armed", "active", "undone", "failed", "skipped"]
@@ -97,6 +97,7 @@ class Conductor(threading.Thread):
             implementation=self.fault.implementation,
             params=self.fault.spec.with_,
             duration=self.fault.spec.for_,
+            at=agent.clock.theirs(self._at_ns),
             owner=self._plan.run,
             **request,
         )

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from chaos import __version__
-from injectors.kernel import boot_id
 
 SCHEMA = "chaos.journal/1"
 # Written to stable storage before going on: what was done, and what it was worth.
@@ -35,7 +34,7 @@ class Journal:
             schema=SCHEMA,
             run=run,
             wall=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            boot=boot_id(),
+            boot=Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
             version=__version__,
         )
 

@@ -12,7 +12,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -33,6 +33,14 @@ class InjectorInfo:
     reversal: Literal["exact", "self", "none"]
     target: tuple[TargetKey, ...]
     duration: Literal["required", "optional", "none"]
+
+
+@runtime_checkable
+class DependsOnDuration(Protocol):
+    """Parameters of an injector whose duration is optional, that know when it must be given and when it must not."""
+
+    def problem(self, duration: float | None) -> str | None:
+        """What is wrong with these parameters and this ``for`` (seconds, None: not given); None if they fit."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from chaos import quantities
 from chaos.experiment import targets
-from chaos.experiment.catalogue import Catalogue, InjectorInfo, params_model
+from chaos.experiment.catalogue import Catalogue, DependsOnDuration, InjectorInfo, params_model
 from chaos.experiment.errors import Finding, suggestion
 from chaos.experiment.fields import DOCUMENT
 from chaos.experiment.model import Experiment, Hold, LabSpec, StopIf
@@ -78,34 +79,46 @@ class _Checker:
                 read["with"] = {}
             return read
         parameters = written.get("with", {})
+        made: object = None
         if isinstance(parameters, dict):
-            read["with"] = self._parameters((*path, "with") if "with" in written else path, parameters, info.params)
-        self._duration(path, written, info)
+            where = (*path, "with") if "with" in written else path
+            read["with"], made = self._parameters(where, parameters, info.params)
+        self._duration(path, written, info, made)
         self.found += targets.check(path, written, info, lab)
         return read
 
-    def _duration(self, path: Path, written: Mapping[str, Any], info: InjectorInfo) -> None:
+    def _duration(self, path: Path, written: Mapping[str, Any], info: InjectorInfo, parameters: object) -> None:
         if info.duration == "required" and written.get("for") is None:
             where = (*path, "for") if "for" in written else path
             self._find(where, f"found no 'for'; {info.kind} needs one: how long it lasts, such as 500ms")
         if info.duration == "none" and "for" in written:
             self._find((*path, "for"), f"found 'for', but {info.kind} happens at an instant; leave it out", at_key=True)
+        if info.duration == "optional" and isinstance(parameters, DependsOnDuration):
+            try:
+                seconds = quantities.parse("duration", written["for"]) if "for" in written else None
+            except quantities.QuantityError:
+                return  # the model tells
+            if problem := parameters.problem(seconds):
+                self._find((*path, "for") if "for" in written else path, problem, at_key=True)
 
-    def _parameters(self, path: Path, written: dict[str, Any], params: type) -> dict[str, Any]:
-        """Parameters in SI, by the names of the dataclass's fields; empty where something is wrong."""
+    def _parameters(self, path: Path, written: dict[str, Any], params: type) -> tuple[dict[str, Any], object]:
+        """Parameters in SI, by the names of the dataclass's fields, and the dataclass made of them.
+
+        Empty and None where something is wrong.
+        """
         model = params_model(params)
         try:
             read = model.model_validate(written, context=DOCUMENT)
         except ValidationError as error:
             self.found += findings(error, model, path)
-            return {}
+            return {}, None
         values = {name: getattr(read, name) for name in model.model_fields}
         try:
-            params(**values)
+            made = params(**values)
         except ValueError as error:  # what the dataclass itself refuses, such as a range the wrong way round
             self._find(path, str(error))
-            return {}
-        return values
+            return {}, None
+        return values, made
 
     def _name(self, faults: list[Any]) -> None:
         """Gives nameless faults a name, and finds names given twice."""
@@ -144,7 +157,7 @@ class _Checker:
         for key in [key for key in rest if key not in known]:
             self._find((*path, key), f"unknown key '{key}'; {suggestion(key, known)}", at_key=True)
             del rest[key]
-        read["params"] = self._parameters(path, rest, info.params)
+        read["params"], _ = self._parameters(path, rest, info.params)
         read["tolerance"], wrong = read_tolerance(tolerance, info, written.get("of"))
         self.found += [Finding((*path, *one.path), one.message, one.at_key) for one in wrong]
         return read

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Strict, ValidationInfo
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -42,7 +42,7 @@ class Quantity:
             raise ValueError(f"found {value}; give a finite number of 0 or more")
         else:
             number = int(value) if self.kind == "size" else float(value)
-        if False:
+        if self.above_zero and number == 0:
             raise ValueError(f"found 0; write a {self.kind} above zero, such as {quantities.example(self.kind)}")
         if self.most is not None and number > self.most:
             raise ValueError(f"found {describe(value)}; write at most {quantities.format(self.kind, self.most)}")
@@ -80,7 +80,7 @@ SecondsAboveZero = Annotated[float, Quantity("duration", above_zero=True)]
 Ratio = Annotated[float, Quantity("ratio")]
 Share = Annotated[float, Quantity("ratio", most=1.0)]
 ShareAboveZero = Annotated[float, Quantity("ratio", above_zero=True, most=1.0)]
-Name = Annotated[str, Strict(), AfterValidator(_name), Field(json_schema_extra={"pattern": NAME_PATTERN})]
-Count = Annotated[int, Strict(), Field(ge=0)]
-Positive = Annotated[int, Strict(), Field(ge=1)]
-Seed = Annotated[int, Strict(), Field(ge=0, lt=2**63)]
+Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": NAME_PATTERN})]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]

@@ -25,6 +25,13 @@ class BlackholeParams:
 class SignalParams:
     signal: Literal["KILL", "TERM", "STOP", "SEGV", "INT", "HUP", "USR1"]
 
+    def problem(self, duration: float | None) -> str | None:
+        if self.signal == "STOP" and duration is None:
+            return "found no 'for'; a STOP needs one"
+        if self.signal != "STOP" and duration is not None:
+            return f"found 'for' with a {self.signal}; leave it out"
+        return None
+
 
 @dataclass(frozen=True)
 class PowerOffParams:

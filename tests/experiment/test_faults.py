@@ -65,6 +65,18 @@ def fault(text: str) -> str:
             "found 'KIL'; write KILL, TERM, STOP, SEGV, INT, HUP or USR1",
         ),
         (
+            "»inject: process.signal, on: {rank: 1}, after: 1s, with: {signal: STOP}",
+            "found no 'for'; a STOP needs one",
+        ),
+        (
+            "inject: process.signal, on: {rank: 1}, after: 1s, with: {signal: KILL}, »for: 1s",
+            "found 'for' with a KILL; leave it out",
+        ),
+        (
+            "inject: process.signal, on: {rank: 1}, after: 1s, with: {signal: KILL}, for: »1",
+            "found '1' without a unit; write 1s or 1ms",
+        ),
+        (
             "»inject: process.signal, on: {rank: 1}, after: 1s",
             "found no 'signal'; write it: it is needed",
         ),

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from chaos.lab.client import LabProcess
+from chaos.lab.cluster import Lab
 from chaos.workload.events import tail
 
 Event = dict[str, Any]
@@ -22,14 +24,26 @@ PATIENCE = 40.0
 
 
 class Job:
-    """A job under ``folder``: its launcher, and its events as they come.
+    """A job under ``folder``: what runs it, and its events as they come.
 
-    Keyword arguments are keys of the launcher's configuration.
+    Args:
+        lab: where it runs; by default on this host.
+        command: what runs it, before the configuration's path; by default the launcher.
+        node: the lab's node to run the command on; by default the head.
+        env: additions to the environment.
+        config: keys of the launcher's configuration.
     """
 
-    def __init__(self, folder: Path, **config: Any) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self,
+        folder: Path,
+        lab: Lab | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "chaos.workload.reference.launcher"),
+        node: int | None = None,
+        env: Mapping[str, str] | None = None,
+        **config: Any,
+    ) -> None:
+        self._lab = lab
         self.config = {
             "events_dir": str(folder / "events"),
             "logs_dir": str(folder / "logs"),
@@ -38,30 +52,43 @@ class Job:
             "recovery": "checkpoint",
             "checkpoint_every": 20,
             "world": [{"node": n, "gpu": g} for n in (0, 1) for g in (0, 1)],
+            "lab_socket": None if lab is None else str(lab.directory),
         } | config
         self.events: list[Event] = []
         self._tail = tail(folder / "events")
         path = folder / "config.json"
         path.write_text(json.dumps(self.config), encoding="utf-8")
         self._log = folder / "launcher.log"
+        argv, environment = [*command, str(path)], os.environ | (env or {})
+        reader, self._lifeline = os.pipe()
         with open(self._log, "wb") as log:
-            self.launcher = subprocess.Popen(
-                [sys.executable, "-m", "chaos.workload.reference.launcher", str(path)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-            )
+            streams = {"stdin": reader, "stdout": log.fileno(), "stderr": log.fileno()}
+            self.launcher: subprocess.Popen[bytes] | LabProcess
+            if lab is None:
+                self.launcher = subprocess.Popen(argv, env=environment, **streams)
+            else:
+                self.launcher = lab.spawn(argv, node=node, env=environment, **streams)
+        os.close(reader)
 
     @property
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8")
 
+    def end_input(self) -> None:
+        """Close the launcher's standard input."""
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self.launcher.stdin is not None
-        self.launcher.stdin.close()
+        self.end_input()
+        if self._lab is not None:  # whatever is left goes with the lab
+            self.launcher.signal(signal.SIGTERM)
+            self.launcher.wait(10)
+            return
         try:
             self.launcher.wait(10)
         except subprocess.TimeoutExpired:
@@ -112,7 +139,11 @@ class Job:
     def signal(self, rank: int, number: signal.Signals) -> Event:
         """Signal the process that is ``rank``; returns its hello."""
         hello = self.member(rank)
-        os.kill(hello["pid"], number)
+        if self._lab is None:
+            os.kill(hello["pid"], number)
+        else:
+            order = {"op": "signal", "node": hello["node"], "pid": hello["pid"], "signal": int(number)}
+            self._lab.request(order)
         return hello
 
     def hashes(self) -> dict[int, set[str]]:

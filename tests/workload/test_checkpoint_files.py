@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 import threading
 from pathlib import Path
 
@@ -88,25 +87,29 @@ def test_another_job_s_checkpoint_is_refused(folder: CheckpointFolder, tmp_path:
     assert "of another job" in refused[0]
 
 
+def _die_after(size: int) -> None:
+    """Let this process write ``size`` bytes more, then kill it."""
+    write, left = os.write, [size]
+
+    def dying(fd: int, data: memoryview) -> int:
+        part = data[: left[0]]
+        left[0] -= write(fd, part)
+        if len(part) < len(data):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return len(part)
+
+    os.write = dying
+
+
 def test_a_writer_killed_at_any_write_leaves_the_older_ones(folder: CheckpointFolder, tmp_path: Path) -> None:
-    folder.save(1, state(1))
-    script = (
-        "import os, sys, torch\n"
-        "from pathlib import Path\n"
-        "from chaos.workload.reference.checkpoint import CheckpointFolder\n"
-        "left, write = [int(sys.argv[2])], os.write\n"
-        "def dying(fd, data):\n"
-        "    n = min(left[0], len(data))\n"
-        "    left[0] -= n\n"
-        "    write(fd, data[:n])\n"
-        "    if n < len(data): os.kill(os.getpid(), 9)\n"
-        "    return n\n"
-        "os.write = dying\n"
-        "CheckpointFolder(Path(sys.argv[1]), {'model': {'dim': 4}, 'seed': 1}).save(2, torch.full((30,), 2.0))\n"
-    )
-    for allowed in (0, 10, 150, 260):
-        died = subprocess.run([sys.executable, "-c", script, str(tmp_path), str(allowed)], check=False)
-        assert died.returncode == -9
+    size = folder.save(1, state(1)).stat().st_size
+    for allowed in (0, 10, size // 2, size - 1):
+        writer = os.fork()
+        if writer == 0:
+            _die_after(allowed)
+            folder.save(2, state(2))
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == -signal.SIGKILL
         assert newest(folder) == (1, [])
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")]
     folder.save(3, state(3))

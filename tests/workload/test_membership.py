@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from chaos.workload.reference.config import Place
@@ -41,10 +43,7 @@ def test_a_generation_says_who_sits_where_and_binds_to_what(job: Membership) -> 
     assert (generation.number, generation.why, generation.detected_ns) == (2, "why", 9)
     assert [seat.bind for seat in generation.seats] == ["10.77.0.10", "10.77.0.11", "10.77.1.10", "10.77.1.11"]
     assert (generation.slot_of(3), generation.slot_of(5)) == (2, None)
-    assert Generation.from_message(
-        generation.as_message() | {"seats": [s | {} for s in generation.as_message()["seats"]]}
-    )
-    assert Generation.from_message(generation.as_message()) == generation
+    assert Generation.from_message(json.loads(json.dumps(generation.as_message()))) == generation
 
 
 def test_a_spare_takes_the_seat_of_the_dead_and_the_place_is_vacant(job: Membership) -> None:

@@ -173,8 +173,7 @@ def test_sigterm_ends_the_job_cleanly(tmp_path: Path) -> None:
 def test_the_end_of_its_input_ends_the_job_cleanly(tmp_path: Path) -> None:
     with Job(tmp_path, step_s=0.02) as job:
         job.await_step(5)
-        assert job.launcher.stdin is not None
-        job.launcher.stdin.close()
+        job.end_input()
         assert job.await_end() == 0
 
 

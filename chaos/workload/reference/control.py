@@ -26,7 +26,7 @@ class Control:
         sock: our end of the control socket.
         abort: breaks every connection of the process group; returns how many there were.
         on_abort: told of each new generation after the abort, with the number of connections, in the watcher's thread.
-        on_orphaned: called in the watcher's thread when the launcher has gone; must end the process.
+        on_orphaned: called in the watcher's thread, as its last act, when the launcher has gone.
     """
 
     def __init__(
@@ -117,7 +117,9 @@ class Control:
         due = time.monotonic()
         while True:
             if poll.poll(max(0.0, due - time.monotonic()) * 1000):
-                self._hear()
+                if not self._hear():
+                    self._on_orphaned()
+                    return
             elif self._outdated():
                 with self._changed:
                     if self._outdated():
@@ -126,11 +128,12 @@ class Control:
                 messages.send(self._sock, {"op": "beat", "gen": self._followed, "steps": self._steps})
                 due = time.monotonic() + BEAT_S
 
-    def _hear(self) -> None:
+    def _hear(self) -> bool:
+        """Take one message; ``False`` when the launcher has gone."""
         message = messages.receive(self._sock)
         if message is None:
-            self._on_orphaned()
-        elif message["op"] == "stop":
+            return False
+        if message["op"] == "stop":
             with self._changed:
                 self.stopping = True
                 self._changed.notify_all()
@@ -141,3 +144,4 @@ class Control:
                 self._latest = generation
                 self._changed.notify_all()
             self._on_abort(generation, broken)
+        return True

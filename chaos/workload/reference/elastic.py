@@ -1,8 +1,9 @@
-"""The reference trainer as torchrun starts it, once a rank: ``torchrun ... -m chaos.workload.reference.elastic CONFIG``.
+"""The reference trainer under torchrun, once a rank: ``torchrun ... -m chaos.workload.reference.elastic CONFIG.json``.
 
 An ordinary data-parallel job: the default process group from the environment, NCCL where each local rank has a GPU and
 gloo elsewhere, and a non-zero exit when a collective fails, so that torchrun starts all ranks anew. They go on from the
-newest valid checkpoint. In a lab it first moves into the network of its GPU, before torch is imported.
+newest valid checkpoint. In a lab, rank 0 serves the group's store on its node's management network, where torchrun said
+it would be, and all connect to it there; then each rank moves into the network of its GPU, and data flows over that.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LAB_NETWORKS = "CHAOS_LAB_NETNS"
-EXIT_BROKEN = 1
+RENDEZVOUS_S = 30.0  # ranks start one after the other, and each imports torch
 _NVLINK_DEVICE = "nvl0"
 
 
@@ -65,7 +66,7 @@ class DefaultGroup:
     """The default process group; ``generation`` counts torchrun's restarts, from 1."""
 
     def __init__(self, generation: int) -> None:
-        import torch.distributed as dist  # noqa: PLC0415 - see main
+        import torch.distributed as dist  # noqa: PLC0415 - after OMP_NUM_THREADS is set
 
         self._dist = dist
         self.generation = generation
@@ -80,10 +81,11 @@ class DefaultGroup:
         self._dist.broadcast(tensor, src=root)
 
 
-def train(config: JobConfig, environment: Mapping[str, str]) -> None:
+def train(config: JobConfig, environment: MutableMapping[str, str]) -> None:
     """Join the group, restore, and train until the job is done. A failure is an exception, and torchrun's business."""
-    import torch  # noqa: PLC0415 - see main
+    import torch  # noqa: PLC0415 - after OMP_NUM_THREADS is set
     import torch.distributed as dist  # noqa: PLC0415
+    from torch.distributed import rendezvous  # type: ignore[attr-defined]  # noqa: PLC0415
 
     from chaos.workload.reference import loop  # noqa: PLC0415
     from chaos.workload.reference.checkpoint import CheckpointFolder  # noqa: PLC0415
@@ -104,8 +106,11 @@ def train(config: JobConfig, environment: Mapping[str, str]) -> None:
     generation = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
     folder = CheckpointFolder(config.checkpoint_dir, replica.identity, config.keep_checkpoints)
     checkpoints = loop.checkpoint_writer(folder, events, lambda: generation)
+    timeout = timedelta(seconds=config.collective_timeout_s)
     try:
-        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=config.collective_timeout_s))
+        store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_S)))
+        enter_gpu_network(environment)
+        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=world, timeout=timeout)
         group = DefaultGroup(generation)
         events.mark("group", generation)
         events.member(group.slot, generation, group.world)
@@ -121,20 +126,18 @@ def train(config: JobConfig, environment: Mapping[str, str]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Move into the GPU's network, then train; returns the exit code."""
+    """Read the configuration and train; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if len(arguments) != 1:
         print("usage: torchrun ... -m chaos.workload.reference.elastic CONFIG.json", file=sys.stderr)
         return 2
     try:
         config = JobConfig.load(Path(arguments[0]))
-        enter_gpu_network(os.environ)
     except (ConfigError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     os.environ.update(SINGLE_THREADED)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic matrix products, where there is a GPU
-    # torch is imported from here on: whatever sockets it opens belong to the GPU's network.
     train(config, os.environ)
     return 0
 

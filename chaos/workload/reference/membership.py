@@ -95,6 +95,11 @@ class Membership:
         """Whether a process is not warm yet."""
         return any(process.state is State.STARTING for process in self._processes.values())
 
+    @property
+    def complete(self) -> bool:
+        """Whether all seats are taken."""
+        return None not in self._seats
+
     def fill(self) -> bool:
         """Give empty seats to spares, nearest first; returns whether all seats are taken."""
         for slot, holder in enumerate(self._seats):
@@ -115,7 +120,7 @@ class Membership:
     def blocked_by(self) -> list[int]:
         """Stale processes that must go: a seat is empty, nobody is about to take it, and they occupy the places."""
         states = {process.state for process in self._processes.values()}
-        if None not in self._seats or states & {State.STARTING, State.SPARE}:
+        if self.complete or states & {State.STARTING, State.SPARE}:
             return []
         return [number for number, process in self._processes.items() if process.state is State.STALE]
 

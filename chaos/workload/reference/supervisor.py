@@ -31,6 +31,7 @@ GATHER_S = 0.002  # a node's loss is several deaths a few milliseconds apart
 RETRY_S = 0.03  # after a failed collective the cause (a death, a hang) is usually about to show itself
 FOLLOW_S = 1.0  # within this a main thread follows a new generation, or it is stuck
 START_S = 20.0  # within this a process is warm
+RESPAWN_S = 0.5  # a new spare is started when the job runs again: it needs cores, and the lab may be busy
 RESTART_S = (0.25, 5.0)  # pause before a place is tried again, first and at most
 FRUITLESS = 20  # so many generations in a row without one completed step: the job fails
 STOP_S = 3.0  # for ranks to end by themselves
@@ -164,9 +165,14 @@ class Supervisor:
         if self._membership.generation and not self._in_place:
             return
         now = self._clock()
+        if self._loss_pending(now) or (self._membership.complete and now - self._published < RESPAWN_S):
+            return
         for place in self._membership.vacant_places():
             if self._retry_at.get(place, (0.0, 0.0))[0] <= now:
                 self._start(place)
+
+    def _loss_pending(self, now: float) -> bool:
+        return self._loss is not None and now < self._loss[0]
 
     def _start(self, place: Place) -> None:
         try:

@@ -1,0 +1,44 @@
+# `make run` and `make test` set everything up by themselves.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+EXPERIMENT ?= nvswitch
+
+.PHONY: run test controls lint format bench system clean
+
+run: $(READY)
+	$(BIN)/chaos run $(EXPERIMENT)
+
+test: $(READY) system
+	$(BIN)/python -m pytest
+
+controls: $(READY)
+	$(BIN)/python -m tests.run_controls
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python -m bench.all
+
+# Exact versions come from constraints.txt; torch's is a build that needs no GPU.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,dev]'
+	touch $@
+
+# What the tests need of the system: a browser that looks at the scorecard.
+system:
+	@tools/system-packages chromium fonts-dejavu-core
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

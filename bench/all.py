@@ -1,0 +1,16 @@
+"""Everything that the README and the closing notes quote, one after the other."""
+
+from __future__ import annotations
+
+from bench import controller, events, fire_precision, keeper_cycles, lab_up, scorer_noise, undisturbed
+
+
+def main() -> None:
+    """Run all of them."""
+    for module in (controller, lab_up, fire_precision, events, undisturbed, scorer_noise, keeper_cycles):
+        print(f"\n== {module.__name__}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
+        module.main()
+
+
+if __name__ == "__main__":
+    main()
