@@ -30,10 +30,11 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python -m bench.all
 
-# Exact versions come from constraints.txt; torch's is a build that needs no GPU.
+# Exact versions come from constraints.txt. In setuptools' other editable mode every start of Python pays for a finder.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  --config-settings editable_mode=compat -e '.[lab,dev]'
 	touch $@
 
 # What the tests need of the system: a browser that looks at the scorecard.

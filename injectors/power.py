@@ -36,11 +36,14 @@ def _ask(lab: str, message: Dict[str, Any]) -> Dict[str, Any]:
                 sock.settimeout(_BOOT_PATIENCE)
                 sock.connect(f"/proc/self/fd/{folder}/keeper.sock")
                 sock.send(json.dumps(message).encode())
-                answer: Dict[str, Any] = json.loads(sock.recv(192 * 1024) or b'{"error": "it has gone"}')
+                data = sock.recv(192 * 1024)
         finally:
             os.close(folder)
     except OSError as error:
         raise LabGone(f"the lab in {lab} does not answer: {error.strerror or error}") from error
+    if not data:
+        raise LabGone(f"the lab in {lab} has gone")
+    answer: Dict[str, Any] = json.loads(data)
     if "error" in answer:
         raise InjectorError(f"the lab refuses: {answer['error']}")
     return answer

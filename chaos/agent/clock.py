@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import select
+import threading
 import time
 from typing import Iterator, Optional
 
@@ -23,10 +24,14 @@ class Bell:
         os.set_blocking(self._reader, False)
         self._poll = select.poll()
         self._poll.register(self._reader, select.POLLIN)
+        self._lock = threading.Lock()
+        self._closed = False
 
     def ring(self) -> None:
-        """Wake the waiting thread, now or when it waits next."""
-        os.write(self._writer, b"!")
+        """Wake the waiting thread, now or when it waits next; nothing once the bell is closed."""
+        with self._lock:
+            if not self._closed:
+                os.write(self._writer, b"!")
 
     def wait(self, until_ns: Optional[int] = None) -> bool:
         """Wait for the bell.
@@ -61,8 +66,10 @@ class Bell:
 
     def close(self) -> None:
         """Give the pipe back."""
-        os.close(self._reader)
-        os.close(self._writer)
+        with self._lock:
+            self._closed = True
+            os.close(self._reader)
+            os.close(self._writer)
 
 
 @contextlib.contextmanager

@@ -100,6 +100,11 @@ class Holder(threading.Thread):
         self._fire_at = at_ns
         self._bell.ring()
 
+    @property
+    def ordered(self) -> bool:
+        """Whether the order to fire has come: without it, nothing will ever end this thread but ``stop``."""
+        return self._fire_at is not None
+
     def stop(self) -> None:
         """End the fault now, or never make it."""
         self._stop_asked = True

@@ -27,10 +27,12 @@ class Agent:
 
     Args:
         records: the node's undo records.
+        out: descriptor of the pipe to the controller.
     """
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, out: int) -> None:
         self._records = records
+        self._pipe = out
         self._holders: Dict[str, Holder] = {}
         self._out = threading.Lock()
         self._heard = time.monotonic()
@@ -43,18 +45,25 @@ class Agent:
         try:
             with self._out:
                 while data:
-                    data = data[os.write(1, data) :]
+                    data = data[os.write(self._pipe, data) :]
         except OSError:
             return
 
     def greet(self) -> None:
-        """Undo what a former agent of this node left behind, then say hello."""
+        """Undo what a former agent of this node left behind, then say hello.
+
+        Raises:
+            InjectorError: there are records that this version cannot read, so that it cannot undo them.
+        """
         left = []
-        for record in self._records.orphans():
+        orphans, unreadable = self._records.orphans()
+        for record in orphans:
             try:
                 left += undo_orphan(record, self._records)
             except Exception as error:  # noqa: BLE001 - one bad record must not keep the others from being undone
                 left.append(f"fault {record.fault}: {error}")
+        if unreadable:
+            raise InjectorError("; ".join(unreadable))
         self.emit(
             {
                 "event": "hello",
@@ -85,14 +94,19 @@ class Agent:
             if not data:
                 break
             self._heard = time.monotonic()
-            for message in lines.feed(data):
-                if message["op"] == "bye":
+            try:
+                messages = lines.feed(data)
+            except ValueError as error:  # whatever this is, it is no controller that we could still rely on
+                self.emit({"re": None, "error": str(error)})
+                break
+            for message in messages:
+                if message.get("op") == "bye":
                     goodbye = message
                 else:
                     self._answer(message)
         self._finish(undo_all=goodbye is not None)
         if goodbye is not None:
-            self.emit({"re": goodbye["id"]})
+            self.emit({"re": goodbye.get("id")})
 
     def _lease_left(self) -> float:
         """Seconds; without any fault there is nothing to keep a lease for, but an idle agent does not stay either."""
@@ -100,7 +114,7 @@ class Agent:
 
     def _finish(self, *, undo_all: bool) -> None:
         for holder in self._holders.values():
-            if undo_all or not holder.job.hold_on_eof:
+            if undo_all or not holder.job.hold_on_eof or not holder.ordered:
                 holder.stop()
         for holder in self._holders.values():
             holder.join()
@@ -108,8 +122,8 @@ class Agent:
     def _answer(self, message: Message) -> None:
         try:
             self._obey(message)
-        except (KeyError, TypeError, InjectorError) as error:
-            text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        except Exception as error:  # noqa: BLE001 - whatever one request brings up, the faults are still held
+            text = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
             self.emit({"re": message.get("id"), "error": text})
 
     def _obey(self, message: Message) -> None:
@@ -126,13 +140,18 @@ class Agent:
             self.emit({**answer, "reality": support.reality, "missing": list(support.missing)})
         elif op == "arm":
             job = Job.of(message)
+            former = self._holders.get(job.fault)
+            if self._records.holds(job.fault) or (former is not None and former.is_alive()):
+                raise InjectorError(f"fault {job.fault} is held here already: an id is used once")
             self._holders[job.fault] = Holder(job, self._records, self.emit)
             self._holders[job.fault].start()
         elif op == "fire":
             self._holder(message).fire(message["at"])
             self.emit(answer)
         elif op == "disarm":
-            self._holder(message).stop()
+            if message["fault"] not in self._holders:
+                raise InjectorError(f"no fault {message['fault']} was armed here")
+            self._holders[message["fault"]].stop()  # one that has just ended by itself is disarmed as well
             self.emit(answer)
         else:
             raise InjectorError(f"this agent does not know the request {op!r}")
@@ -157,11 +176,13 @@ def _stop_signal() -> int:
 
 def main() -> None:
     """Run one agent over stdin and stdout."""
+    pipe = os.dup(1)
+    os.dup2(2, 1)  # what an injector prints, or a program that it starts, goes to the log
     try:
-        agent = Agent(Records(state_folder()))
+        agent = Agent(Records(state_folder()), pipe)
         agent.greet()
     except (OSError, InjectorError) as error:
-        sys.stdout.buffer.write(protocol.encode({"event": "hello", "error": f"{error}"}))
+        os.write(pipe, protocol.encode({"event": "hello", "error": f"{error}"}))
         sys.exit(1)
     with real_time():  # an order that comes in time must not wait for a busy machine; arming has threads of its own
         agent.serve()

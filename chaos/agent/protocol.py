@@ -49,13 +49,16 @@ class Lines:
         """The messages that are complete now.
 
         Raises:
-            ValueError: a line is no JSON object.
+            ValueError: a line is no JSON object; what came after it is lost.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         messages = []
         for line in lines:
-            message = json.loads(line)
+            try:
+                message = json.loads(line)
+            except ValueError:
+                message = None
             if not isinstance(message, dict):
-                raise ValueError(f"a line of the agent's pipe is no object: {line[:80]!r}")
+                raise ValueError(f"a line of the agent's pipe is no JSON object: {line[:80]!r}")
             messages.append(message)
         return messages

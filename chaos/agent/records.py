@@ -70,6 +70,10 @@ class Records:
         self._sync_folder()
         os.close(self._locks.pop(fault))
 
+    def holds(self, fault: str) -> bool:
+        """Whether this process has the fault's record, written or taken over."""
+        return fault in self._locks
+
     def _sync_folder(self) -> None:
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -77,17 +81,25 @@ class Records:
         finally:
             os.close(folder)
 
-    def orphans(self) -> List[UndoRecord]:
-        """Take over, locked, every record that nobody holds. Records of newer versions are left alone and told."""
-        found = []
+    def orphans(self) -> Tuple[List[UndoRecord], List[str]]:
+        """Take over, locked, every record that nobody holds.
+
+        Returns:
+            The records, and what is wrong with those that cannot be read (a newer version's): they are left alone.
+        """
+        found, unreadable = [], []
         for name in sorted(os.listdir(self._folder)):
             if name.endswith(_SUFFIX):
-                taken = self._take(os.path.join(self._folder, name))
+                try:
+                    taken = self._take(os.path.join(self._folder, name))
+                except InjectorError as error:
+                    unreadable.append(str(error))
+                    continue
                 if taken is not None:
                     record, fd = taken
                     self._locks[record.fault] = fd
                     found.append(record)
-        return found
+        return found, unreadable
 
     @staticmethod
     def _take(path: str) -> Optional[Tuple[UndoRecord, int]]:
@@ -97,11 +109,13 @@ class Records:
             return None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_ino != os.stat(path).st_ino:  # its holder has written it anew since it was opened
+                raise BlockingIOError
             with open(path, encoding="utf-8") as file:
                 return UndoRecord.from_dict(json.load(file)), fd
         except (BlockingIOError, FileNotFoundError):  # held by another, or removed meanwhile
             os.close(fd)
             return None
-        except (ValueError, InjectorError) as error:
+        except (ValueError, AttributeError, InjectorError) as error:
             os.close(fd)
             raise InjectorError(f"{path}: {error}") from error

@@ -41,7 +41,7 @@ class Quiet:
     def running(self, live: Live, conductors: list[Conductor]) -> None:
         """Nothing."""
 
-    def probes(self, when: str, results: list[dict[str, Any]]) -> None:
+    def probes(self, results: list[dict[str, Any]]) -> None:
         """Nothing."""
 
 
@@ -65,7 +65,7 @@ class Terminal(Quiet):
         """From now on there is a throughput to show."""
         self._live, self._conductors = live, conductors
 
-    def probes(self, when: str, results: list[dict[str, Any]]) -> None:
+    def probes(self, results: list[dict[str, Any]]) -> None:
         """A line for each probe."""
         for result in results:
             mark = ("holds  ", "green") if result["ok"] else ("FAILS  ", "bold red")

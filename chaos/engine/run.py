@@ -47,7 +47,7 @@ class Watcher(Protocol):
     def running(self, live: Live, conductors: list[Conductor]) -> None:
         """The workload runs and the faults are known: what can be shown live."""
 
-    def probes(self, when: str, results: list[dict[str, Any]]) -> None:
+    def probes(self, results: list[dict[str, Any]]) -> None:
         """The hypothesis was checked."""
 
 
@@ -257,7 +257,7 @@ class Run:
         results = self._hypothesis.evaluate(when, self._live.view(window_ns))
         for result in results:
             self._journal.write("probe", **{key: value for key, value in result.items() if key != "e"})
-        self._watcher.probes(when, results)
+        self._watcher.probes(results)
         return all(result["ok"] for result in results)
 
     def _phase(self, name: str) -> None:

@@ -6,6 +6,7 @@ When it dies the kernel ends every process of the node at once: that is the node
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import select
@@ -55,7 +56,7 @@ def spawn(order: wire.Message, fds: list[int], network: int | None) -> int:
         The child's process id as seen here.
 
     Raises:
-        OSError: the command cannot be executed (not found, no such folder).
+        OSError: the command cannot be executed (not found, no such folder, no command at all).
     """
     ready, report = os.pipe()
     child = os.fork()
@@ -72,6 +73,7 @@ def spawn(order: wire.Message, fds: list[int], network: int | None) -> int:
 
 
 def _become(order: wire.Message, fds: list[int], network: int | None, report: int) -> NoReturn:
+    what = folder = order.get("cwd") or "/"
     try:
         for number in CHILD_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
@@ -82,10 +84,13 @@ def _become(order: wire.Message, fds: list[int], network: int | None, report: in
             namespace.setns(network, namespace.NEWNET)
         for target, source in enumerate(fds[:3]):
             os.dup2(source, target)
-        os.chdir(order.get("cwd") or "/")
-        os.execvpe(order["argv"][0], order["argv"], order["env"])
+        os.chdir(folder)
+        what = order["argv"][0] if order["argv"] else "no command"
+        os.execvpe(what, order["argv"], order["env"])
     except OSError as error:
-        os.write(report, json.dumps([error.errno, f"{order['argv'][0]}: {error.strerror}"]).encode())
+        os.write(report, json.dumps([error.errno, f"{what}: {error.strerror}"]).encode())
+    except ValueError as error:  # an empty command, or a NUL byte in it
+        os.write(report, json.dumps([errno.EINVAL, f"{what}: {error}"]).encode())
     finally:
         os._exit(127)
 

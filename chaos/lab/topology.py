@@ -61,6 +61,17 @@ class LabSpec:
         """Node and GPU on which a rank starts: ranks are numbered node by node."""
         return divmod(rank, self.gpus)
 
+    def check(self, node: int, gpu: int | None = None) -> None:
+        """Whether there is such a node, and such a GPU on it.
+
+        Raises:
+            ValueError: there is not; says which there are.
+        """
+        if node not in self.all_nodes:
+            raise ValueError(f"there is no node {node}: this lab has nodes 0 to {self.all_nodes[-1]}")
+        if gpu is not None and gpu not in range(self.gpus):
+            raise ValueError(f"there is no GPU {gpu} on node {node}: it has GPUs 0 to {self.gpus - 1}")
+
     @property
     def world(self) -> int:
         """Number of ranks that the workload starts with: one a GPU."""
@@ -110,8 +121,5 @@ def parse_target(text: str, spec: LabSpec) -> tuple[int | None, int | None]:
         raise ValueError(f"{text!r} names no node: NODE or NODE:GPU is expected, such as 0, node1 or 1:0, or head")
     node = int(match[1])
     gpu = None if match[2] is None else int(match[2])
-    if node not in spec.all_nodes:
-        raise ValueError(f"there is no node {node}: this lab has nodes 0 to {spec.all_nodes[-1]}")
-    if gpu is not None and gpu >= spec.gpus:
-        raise ValueError(f"there is no GPU {gpu} on node {node}: it has GPUs 0 to {spec.gpus - 1}")
+    spec.check(node, gpu)
     return node, gpu

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chaos.scoring.fields import Event, integer, text
+from chaos.scoring.membership import current_steps
 from chaos.scoring.statistics import proportion_lower_bound
 
 
@@ -23,6 +24,7 @@ class Consistency:
 
     `lower_bound` is the exact one-sided 95 % bound of the ratio. `replay_compared` and `replay_disagreed` count steps
     that were done again in a later generation of the same size and whose hash could be compared with the first one.
+    `unseen` are the ranks of the last generation that no comparison after the recovery included.
     """
 
     compared: int
@@ -31,6 +33,7 @@ class Consistency:
     replay_compared: int
     replay_disagreed: int
     replay_first: int | None
+    unseen: tuple[int, ...] = ()
 
     @property
     def ratio(self) -> float | None:
@@ -49,23 +52,30 @@ def agreeing(hashes: Iterable[str]) -> int:
     return max(counts.values(), default=0)
 
 
-def measure(events: Iterable[Event], since: int, until: int) -> Consistency:
+def measure(events: Iterable[Event], since: int, until: int, after: int | None = None) -> Consistency:
     """Compare the hashes of all steps that ended in [since, until] (ns).
 
-    Only hashes of one generation and one logical step are compared, two or more of them. Replays are compared with
-    whatever was hashed first, before `since` too.
+    Only hashes of one generation and one logical step are compared, two or more of them, of processes that were members
+    of the job when they said it. Replays are compared with whatever was hashed first, before `since` too. From `after`
+    on (the recovery, `since` if not given) each member is to have been compared at least once.
     """
     groups: dict[tuple[int, int], dict[int, str]] = defaultdict(dict)
     inside: set[tuple[int, int]] = set()
     worlds: dict[int, int] = {}
-    for event in events:
+    members: dict[int, set[int]] = defaultdict(set)
+    late: set[tuple[int, int]] = set()
+    recovered = since if after is None else after
+    for event in current_steps(events):
         digest, gen, step = text(event, "hash"), integer(event, "gen"), integer(event, "step")
         t, rank = integer(event, "t"), integer(event, "rank")
-        if text(event, "e") != "step" or digest is None or gen is None or step is None or t is None or rank is None:
+        if gen is None or step is None or t is None or rank is None or t > until:
             continue
-        if t > until:
+        members[gen].add(rank)
+        if digest is None:
             continue
         groups[gen, step][rank] = digest
+        if t >= recovered:
+            late.add((gen, step))
         worlds[gen] = integer(event, "world") or 0
         if t >= since:
             inside.add((gen, step))
@@ -80,7 +90,9 @@ def measure(events: Iterable[Event], since: int, until: int) -> Consistency:
         disagreed += differing
         if differing and first is None:
             first = Disagreement(step, gen, _by_hash(found))
-    return Consistency(compared, disagreed, first, *_replays(groups, inside, worlds))
+    compared_late = {rank for key in late if len(groups[key]) > 1 for rank in groups[key]}
+    unseen = members[max(members)] - compared_late if members else set()
+    return Consistency(compared, disagreed, first, *_replays(groups, inside, worlds), tuple(sorted(unseen)))
 
 
 def _by_hash(found: dict[int, str]) -> dict[str, list[int]]:

@@ -11,6 +11,7 @@ from chaos.scoring.record import FaultRecord, Marks, Record
 from chaos.scoring.rto import Recovery
 from chaos.scoring.timeline import Timeline, replayed, survivors
 from chaos.scoring.verdict import Judged
+from chaos.scoring.windows import WINDOW
 
 LEVEL = "observed"  # one run shows what happened once; a series is needed to demonstrate a percentile
 
@@ -55,21 +56,25 @@ def groups(record: Record) -> list[Group]:
     ]
 
 
-def judge(group: Group, found: Recovery, baseline: Baseline | None, marks: Marks) -> Judged:
-    """The verdict of one group's recovery."""
+def judge(group: Group, found: Recovery, baseline: Baseline | None, marks: Marks, uncertainty_ns: int = 0) -> Judged:
+    """The verdict of one group's recovery; `uncertainty_ns` is that of the clocks."""
+    uncertainty_ms = uncertainty_ns / NS_PER_MS
     problem = unusable(baseline, marks.terms.recovered_at)
-    if problem is not None:
+    if baseline is None or problem is not None:
         return Judged("inconclusive", f"no recovery time: {problem}")
     mark_ms = marks.rto_s * 1e3
     observed_s = (group.until - group.since) / NS
     if found.ns is None:
-        if observed_s < marks.terms.hold_s + marks.rto_s:
+        if observed_s < marks.rto_s + WINDOW / baseline.median:
             text = f"{group.name}: observed for {observed_s:.2f} s only, recovery cannot be told"
             return Judged("inconclusive", text)
         return Judged("fail", f"{group.name}: throughput was not back within the {observed_s:.1f} s that were observed")
     ms = found.ns / NS_PER_MS
-    if ms > mark_ms:
+    if ms - uncertainty_ms >= mark_ms:
         return Judged("fail", f"{group.name}: throughput was back after {ms:.0f} ms, the pass mark is {mark_ms:.0f} ms")
+    if ms + uncertainty_ms >= mark_ms:
+        text = f"{ms:.3f} ms cannot be told from the pass mark: the clocks are known to {uncertainty_ms:.3f} ms"
+        return Judged("inconclusive", f"{group.name}: {text}")
     if not found.held:
         hold = marks.terms.hold_s
         text = f"{group.name}: throughput was back after {ms:.0f} ms, but was not observed for {hold:g} s after that"
@@ -90,7 +95,7 @@ def measure(
         found = Recovery(group.since, group.until, None, False, (), None)
         if baseline is not None:
             found = rto.find(timeline.steps, baseline, group.since, group.until, marks.terms)
-        verdict = judge(group, found, baseline, marks)
+        verdict = judge(group, found, baseline, marks, record.clock_uncertainty)
         figure = _figure(group, found, baseline, record, verdict)
         if baseline is not None:
             figure |= _detail(group, found, baseline, timeline, marks)

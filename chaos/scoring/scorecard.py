@@ -1,5 +1,6 @@
 """Puts the scorecard together: journal and step events in, one JSON document out."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from chaos.scoring.baseline import Baseline
 from chaos.scoring.consistency import Consistency
 from chaos.scoring.fields import NS, NS_PER_MS, Event, mapping, text
 from chaos.scoring.record import FaultRecord, Record
+from chaos.scoring.statistics import zero_failure_trials
 from chaos.scoring.verdict import Judged
 
 SCHEMA = "chaos.scorecard/1"
@@ -31,9 +33,10 @@ def score(journal: Sequence[Event], steps: Sequence[Event]) -> dict[str, Any]:
     line = timeline.build(steps)
     measured = baselines.measure(line.steps, *record.baseline) if record.baseline else None
     recoveries = recovery.measure(record, line, measured, steps)
-    agreement = consistencies.measure(steps, _window_start(record), record.until)
+    back = [figure["recovered_ns"] for figure, _ in recoveries if figure.get("recovered_ns") is not None]
+    agreement = consistencies.measure(steps, _window_start(record), record.until, max(back, default=None))
     figures = {"consistency": _judge_consistency(agreement, record)}
-    worst = max(recoveries, key=lambda each: (_BADNESS[each[1].verdict], each[0]["ms"] or 0), default=None)
+    worst = max(recoveries, key=_badness, default=None)
     if worst is not None:
         figures = {"rto": worst[1], **figures}
     judged = verdict.overall(record, figures)
@@ -62,6 +65,12 @@ def score(journal: Sequence[Event], steps: Sequence[Event]) -> dict[str, Any]:
     }
 
 
+def _badness(recovery: tuple[dict[str, Any], Judged]) -> tuple[int, float]:
+    """Order of recoveries: by verdict, then by length; one that never came is longer than all."""
+    figure, judged = recovery
+    return _BADNESS[judged.verdict], math.inf if figure["ms"] is None else figure["ms"]
+
+
 def _window_start(record: Record) -> int:
     """Consistency is judged from the first fault on; in a control from the baseline on."""
     effects = [fault.effect for fault in record.faults if fault.effect is not None]
@@ -79,8 +88,18 @@ def _judge_consistency(found: Consistency, record: Record) -> Judged:
         return Judged("fail", f"{found.replay_disagreed} replayed steps gave other parameters than before")
     if found.ratio < marks.consistency:
         return Judged("fail", f"{text_of}, the pass mark is {marks.consistency:.2%}")
-    if marks.required == "demonstrated" and found.lower_bound < marks.consistency:
-        return Judged("inconclusive", f"{text_of}: too few to demonstrate {marks.consistency:.2%}")
+    if found.lower_bound < marks.consistency:
+        # Below the number of comparisons that demonstrates the mark, one run shows it only if nothing disagreed and
+        # every member was compared after the recovery.
+        if found.disagreed:
+            return Judged("inconclusive", f"{text_of}: too few to demonstrate {marks.consistency:.2%} when some differ")
+        if found.unseen:
+            ranks = ", ".join(map(str, found.unseen))
+            return Judged("inconclusive", f"{text_of}, but none of rank {ranks} could be compared after the recovery")
+        if marks.required == "demonstrated":
+            needed = zero_failure_trials(1 - marks.consistency) if marks.consistency < 1 else None
+            enough = f", {needed} without a difference would be enough" if needed else ""
+            return Judged("inconclusive", f"{text_of}: too few to demonstrate {marks.consistency:.2%}{enough}")
     return Judged("pass", text_of)
 
 

@@ -1,9 +1,9 @@
 """Step events into the progress of the job as a whole, and of each of its processes.
 
-The job's step is complete at the earliest report of it: all ranks leave one all-reduce together, so the earliest report
-is not later than the work, and a process that was stopped and reports two seconds late cannot move it. A step that is
-done again after a return to a checkpoint belongs to a newer generation: it counts as throughput (the job computes),
-and is counted apart as replayed (it makes no progress).
+The job's step is complete at the earliest report of it by a current member: all ranks leave one all-reduce together, so
+the earliest report is not later than the work, and a late one cannot move it. A step that is done again after a return
+to a checkpoint belongs to a newer generation: it counts as throughput (the job computes), and is counted apart as
+replayed (it makes no progress).
 """
 
 from collections import defaultdict
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from chaos.scoring.fields import Event, integer, text
+from chaos.scoring.membership import current_steps
 from chaos.scoring.windows import Step
 
 
@@ -18,8 +19,10 @@ from chaos.scoring.windows import Step
 class Timeline:
     """The job's progress.
 
-    `steps` are the job's steps in order of completion; `processes` the same for each process (by incarnation), with
-    `ranks` its latest rank; `last_seen` the last event of each process (ns); `world` the size of the first generation.
+    `steps` are the job's steps in order of completion, each weighing its generation's share of the first one's global
+    batch; `processes` the same for each process (by incarnation), each step weighing 1: a job that lost a member for
+    good is slower as a whole, its survivors are not. `ranks` is the latest rank of a process; `last_seen` its last
+    event (ns); `world` the size of the first generation.
     """
 
     steps: list[Step]
@@ -32,52 +35,39 @@ class Timeline:
 
 def build(events: Iterable[Event]) -> Timeline:
     """Read step events, in any order."""
-    earliest: dict[tuple[int, int], tuple[int, int]] = {}
-    processes: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
+    known = list(events)
     ranks: dict[str, int] = {}
     last_seen: dict[str, int] = {}
-    tokens: dict[tuple[int, int], int] = defaultdict(int)
-    for event in events:
+    for event in known:
         t, inc = integer(event, "t"), text(event, "inc") or ""
         if t is None:
             continue
         last_seen[inc] = max(last_seen.get(inc, t), t)
-        if text(event, "e") == "member":
+        if event.get("e") == "member":
             ranks[inc] = integer(event, "rank") or 0
-        if text(event, "e") != "step":
+    earliest: dict[tuple[int, int], tuple[int, int]] = {}
+    processes: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
+    tokens: dict[tuple[int, int], int] = defaultdict(int)
+    for event in current_steps(known):
+        t, gen, step, size = (integer(event, key) for key in ("t", "gen", "step", "world"))
+        if t is None or gen is None or step is None or size is None or size < 1:
             continue
-        gen, step, world = integer(event, "gen"), integer(event, "step"), integer(event, "world")
-        if gen is None or step is None or not world:
-            continue
+        inc = text(event, "inc") or ""
         ranks.setdefault(inc, integer(event, "rank") or 0)
-        processes[inc].append((t, gen, step, world))
+        processes[inc].append((t, gen, step, size))
         tokens[gen, step] += integer(event, "tokens") or 0
-        known = earliest.get((gen, step))
-        if known is None or t < known[0]:
-            earliest[gen, step] = (t, world)
-    ordered = sorted((t, gen, step, world) for (gen, step), (t, world) in earliest.items())
+        earliest.setdefault((gen, step), (t, size))
+    ordered = sorted((t, gen, step, size) for (gen, step), (t, size) in earliest.items())
     world = ordered[0][3] if ordered else 0
     first = (ordered[0][1], ordered[0][2]) if ordered else None
     return Timeline(
-        steps=_steps(ordered, world),
-        processes={inc: _steps(sorted(found), world) for inc, found in processes.items()},
+        steps=[Step(*each, weight=each[3] / world) for each in ordered],
+        processes={inc: [Step(*own, weight=1.0) for own in found] for inc, found in processes.items()},
         ranks=ranks,
         last_seen=last_seen,
         world=world,
         tokens_per_step=tokens[first] if first else None,
     )
-
-
-def _steps(found: Sequence[tuple[int, int, int, int]], world: int) -> list[Step]:
-    """A generation with fewer members carries a smaller share of the first generation's batch in each step."""
-    newest = 0
-    steps = []
-    for t, gen, step, size in found:
-        if gen < newest:  # a former generation's last word, late
-            continue
-        newest = gen
-        steps.append(Step(t, gen, step, size, size / world))
-    return steps
 
 
 def replayed(steps: Sequence[Step], since: int) -> int:

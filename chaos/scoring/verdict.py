@@ -46,8 +46,8 @@ def _error(record: Record) -> Judged | None:
     if unproven:
         why = next((fault.error for fault in record.faults if fault.open and fault.error), None)
         return Judged("error", f"not proven undone: {', '.join(unproven)}{f' ({why})' if why else ''}")
-    if record.errors:
-        return Judged("error", record.errors[0])
+    if record.errors or record.reason == "error":
+        return Judged("error", record.errors[0] if record.errors else "the run ended with an error")
     if not record.plan:
         return Judged("error", "the journal holds no plan: nothing can be said of this run")
     return None

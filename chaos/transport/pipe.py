@@ -83,15 +83,20 @@ class AgentClient:
         self._next = 0
         self._greeted = threading.Event()
         self._closed = threading.Event()
+        self._fate = "has gone"
         self._reader = threading.Thread(target=self._read, name=f"agent {name}", daemon=True)
         self._reader.start()
         if not self._greeted.wait(ANSWER_TIMEOUT) or not self.hello:
             self.kill()
-            raise AgentError(f"the agent of {name} does not start")
+            raise AgentError(f"the agent of {name} does not start: it {self._fate}")
         if "error" in self.hello:
             self.kill()
             raise AgentError(f"the agent of {name} cannot work: {self.hello['error']}")
-        self.clock = self._measure_clock()
+        try:
+            self.clock = self._measure_clock()
+        except AgentError:
+            self.kill()
+            raise
         threading.Thread(target=self._renew, name=f"lease {name}", daemon=True).start()
 
     def request(self, op: str, *, timeout: float = ANSWER_TIMEOUT, **fields: object) -> Message:
@@ -102,16 +107,18 @@ class AgentClient:
         """
         waiting = _Waiting()
         with self._lock:
+            if self.gone:
+                raise AgentError(f"the agent of {self.name} {self._fate}")
             number = self._next = self._next + 1
             self._waiting[number] = waiting
             try:
                 self._write(protocol.encode({"id": number, "op": op, **fields}))
             except OSError as error:
-                raise AgentError(f"the agent of {self.name} has gone") from error
+                raise AgentError(f"the agent of {self.name} {self._fate}") from error
         if not waiting.done.wait(timeout):
             raise AgentError(f"the agent of {self.name} does not answer within {timeout:g} s")
         if waiting.answer is None:
-            raise AgentError(f"the agent of {self.name} has gone")
+            raise AgentError(f"the agent of {self.name} {self._fate}")
         if "error" in waiting.answer:
             raise AgentError(str(waiting.answer["error"]))
         return waiting.answer
@@ -129,8 +136,12 @@ class AgentClient:
                 data = b""
             if not data:
                 break
-            for message in lines.feed(data):
-                self._dispatch(message)
+            try:
+                for message in lines.feed(data):
+                    self._dispatch(message)
+            except ValueError as error:  # without our renewals it undoes everything, as if we had gone
+                self._fate = f"is not understood: {error}"
+                break
         self._closed.set()
         self._greeted.set()
         with self._lock:
@@ -146,6 +157,8 @@ class AgentClient:
             if waiting is not None:
                 waiting.answer = message
                 waiting.done.set()
+        elif "event" not in message:
+            raise ValueError(f"neither an answer nor an event: {message!r:.80}")
         elif message["event"] == "hello":
             self.hello = message
             self._greeted.set()

@@ -67,7 +67,7 @@ def test_a_node_without_power_is_replaced_and_used_again_after_its_boot(lab: Lab
         job.await_step(30)
         boot = job.member(0)["boot"]
         lab.power(0, "off")
-        job.await_step(1, gen=2, rank=0)
+        job.await_event("step", lambda step: step["gen"] > 1, rank=0)
         assert {job.member(rank)["node"] for rank in (0, 1)} == {2}
         lab.wait_power(0, "off")
         lab.power(0, "on")
@@ -82,7 +82,12 @@ def test_a_job_under_torchrun_restarts_in_the_lab_and_its_data_takes_the_links(l
     torchrun = [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=5"),
         *("--monitor-interval=0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint={management_address(0)}:29400"),
-        *(f"--local-addr={management_address(0)}", "-m", "chaos.workload.reference.elastic"),
+        *(
+            "--rdzv-conf=is_host=true",
+            f"--local-addr={management_address(0)}",
+            "-m",
+            "chaos.workload.reference.elastic",
+        ),
     ]
     env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     with Job(tmp_path, lab, torchrun, 0, env, recovery="restart", step_s=0.02, max_steps=60) as job:

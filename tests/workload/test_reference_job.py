@@ -130,17 +130,16 @@ def test_a_second_loss_during_recovery_is_recovered_from(tmp_path: Path, undistu
 
 
 def test_a_corrupt_newest_checkpoint_is_reported_and_an_older_one_is_loaded(tmp_path: Path) -> None:
-    with Job(tmp_path, max_steps=100, step_s=0.02, checkpoint_every=10) as job:
-        newest = Path(job.await_event("mark", what="checkpoint", step=30)["path"])
+    with Job(tmp_path, max_steps=150, step_s=0.02, checkpoint_every=40) as job:
+        job.await_event("mark", what="checkpoint", step=40)
+        newest = Path(job.await_event("mark", what="checkpoint", step=80)["path"])
         data = bytearray(newest.read_bytes())
         data[len(data) // 2] ^= 1
         newest.write_bytes(data)
         job.signal(1, signal.SIGKILL)
-        restored = job.await_event("mark", what="restored", gen=2)
-        refused = job.all("mark", what="checkpoint_refused")
-        if restored["step"] != 40:  # the next one may have been written before the rank died
-            assert restored["step"] == 20
-            assert [str(newest) in mark["why"] for mark in refused] == [True]
+        assert job.await_event("mark", what="restored", gen=2)["step"] == 40
+        (refused,) = job.all("mark", what="checkpoint_refused")
+        assert str(newest) in refused["why"]
         assert job.await_end() == 0
         assert all(len(digests) == 1 for digests in job.hashes().values())
 

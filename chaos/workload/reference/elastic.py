@@ -89,10 +89,12 @@ def train(config: JobConfig, environment: MutableMapping[str, str]) -> None:
 
     from chaos.workload.reference import loop  # noqa: PLC0415
     from chaos.workload.reference.checkpoint import CheckpointFolder  # noqa: PLC0415
+    from chaos.workload.reference.pace import compute_in_batches  # noqa: PLC0415
     from chaos.workload.reference.recovery import Restart  # noqa: PLC0415
     from chaos.workload.reference.replica import Replica  # noqa: PLC0415
 
     torch.set_num_threads(1)
+    compute_in_batches()
     node, gpu = place(environment)
     on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= int(environment["LOCAL_WORLD_SIZE"])
     if on_gpu:

@@ -21,6 +21,7 @@ from chaos.workload.reference.control import Control
 from chaos.workload.reference.group import BUILD_TIMEOUT_S, GlooGroup, GroupBroken, GroupBuilder
 from chaos.workload.reference.loop import Schedule, checkpoint_writer, train
 from chaos.workload.reference.messages import Generation
+from chaos.workload.reference.pace import compute_in_batches
 from chaos.workload.reference.placement import enter, name_process
 from chaos.workload.reference.recovery import RestoreFailed, recovery_for
 from chaos.workload.reference.replica import Replica
@@ -125,6 +126,7 @@ class Rank:
     def run(self) -> int:
         """Serve until the job is over; returns the exit code."""
         self._control.start()
+        compute_in_batches()
         self._control.ready()
         reason, code = "stopped", 0
         while (group := self._join()) is not None:

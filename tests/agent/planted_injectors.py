@@ -1,0 +1,104 @@
+"""An injector that makes a harmless fault (a file) and writes down in which order, and with what on the disk, it was
+called; and that fails where it is told to."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Dict, List
+
+from injectors.contract import Evidence, InjectorError, Order, Phase, Support, Target, UndoRecord
+
+
+@dataclass(frozen=True)
+class PlantedParams:
+    """Parameters.
+
+    Attributes:
+        folder: where the fault is made and the calls are written down.
+        fail: how often which call fails.
+        left: how often the residue is not empty.
+    """
+
+    folder: str
+    fail: Dict[str, int] = field(default_factory=dict)
+    left: int = 0
+
+
+class Planted:
+    """The effect is a file named after the fault."""
+
+    kind: ClassVar[str] = "test.planted"
+    about: ClassVar[str] = "A file, for a time."
+    reversal: ClassVar[str] = "exact"
+    targets: ClassVar[Any] = ("node",)
+    duration: ClassVar[str] = "optional"
+    runs_on: ClassVar[str] = "node"
+    Params: ClassVar[Any] = PlantedParams
+
+    def __init__(self) -> None:
+        self._failures: Dict[str, int] = {}
+        self._left = 0
+
+    def _called(self, name: str, record: UndoRecord) -> None:
+        print("an injector of a site may print what it likes")
+        path = os.path.join(os.environ["CHAOS_STATE"], "faults", record.fault + ".json")
+        try:
+            with open(path, encoding="utf-8") as file:
+                same = json.load(file) == record.as_dict()
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    locked = False
+                except BlockingIOError:
+                    locked = True
+        except FileNotFoundError:
+            same = locked = False
+        call = {"fault": record.fault, "call": name, "on_disk": same, "locked": locked, "effect": self._there(record)}
+        with open(os.path.join(record.params["folder"], "calls.jsonl"), "a", encoding="utf-8") as log:
+            log.write(json.dumps({**call, "t": time.monotonic_ns()}) + "\n")
+        so_far = self._failures[name] = self._failures.get(name, 0) + 1
+        if so_far <= record.params["fail"].get(name, 0):
+            raise (OSError(5, "planted") if name != "plan" else InjectorError("planted"))
+
+    @staticmethod
+    def _effect(record: UndoRecord) -> str:
+        return os.path.join(record.params["folder"], record.fault + ".effect")
+
+    def _there(self, record: UndoRecord) -> bool:
+        return os.path.exists(self._effect(record))
+
+    def support(self, params: PlantedParams, target: Target) -> Support:
+        if params.fail.get("support"):
+            raise OSError(5, "planted")
+        return Support("telemetry", ("luck",) if params.left else ())
+
+    def plan(self, order: Order) -> UndoRecord:
+        record = UndoRecord.of(self, order, {"former": "none"})
+        self._called("plan", record)
+        return record
+
+    def prepare(self, record: UndoRecord) -> None:
+        self._called("prepare", record)
+
+    def inject(self, record: UndoRecord) -> int:
+        self._called("inject", record)
+        with open(self._effect(record), "w", encoding="utf-8"):
+            return time.monotonic_ns()
+
+    def witness(self, record: UndoRecord, phase: Phase, budget: float) -> Evidence:
+        self._called("witness " + phase, record)
+        there = self._there(record)
+        return Evidence(there, "the file is there" if there else "there is no file", {"there": there})
+
+    def undo(self, record: UndoRecord) -> int:
+        self._called("undo", record)
+        if self._there(record):
+            os.unlink(self._effect(record))
+        return time.monotonic_ns()
+
+    def residue(self, record: UndoRecord) -> List[str]:
+        self._left += 1
+        return ["a planted rest"] if self._left <= record.params["left"] else []

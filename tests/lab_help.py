@@ -1,0 +1,90 @@
+"""What the tests of the lab, of injectors and of agents share: waiting for something, and datagrams between GPUs."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from typing import TypeVar
+
+from chaos.lab import namespace
+from chaos.lab.client import LabClient
+from chaos.lab.topology import nvlink_address
+
+T = TypeVar("T")
+PATIENCE = 30.0  # seconds; only a test that fails waits so long
+
+
+def eventually(look: Callable[[], T], what: str) -> T:
+    """Look again and again until there is something to see."""
+    pause = threading.Event()
+    for _ in range(int(PATIENCE / 0.005)):
+        seen = look()
+        if seen:
+            return seen
+        pause.wait(0.005)
+    raise AssertionError(f"never seen: {what}")
+
+
+def alive_in(pidns: int) -> list[int]:
+    """Processes of this machine in a PID namespace."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{name}/ns/pid").st_ino == pidns:
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def descriptors(lab: LabClient, node: int, kinds: Iterable[str]) -> dict[str, int]:
+    """Some of a node's namespaces; the caller closes them."""
+    fds = lab.namespaces(node)
+    wanted = set(kinds)
+    for kind in fds.keys() - wanted:
+        os.close(fds[kind])
+    return {kind: fds[kind] for kind in wanted}
+
+
+class Path:
+    """Datagrams from one GPU of a node to another over the NVSwitch, sent and received by the test itself."""
+
+    def __init__(self, lab: LabClient, node: int, source: int, to: int) -> None:
+        fds = descriptors(lab, node, (f"gpu{source}", f"gpu{to}"))
+        with namespace.inside_network(fds[f"gpu{to}"]):
+            self._to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._to.bind((nvlink_address(node, to), 0))
+        with namespace.inside_network(fds[f"gpu{source}"]):
+            self._from = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        for fd in fds.values():
+            os.close(fd)
+        self._number = 0
+
+    def open(self) -> bool:
+        """Whether a datagram arrives (a bridge passes it on while it is sent; the wait is for a busy machine)."""
+        self._number += 1
+        self._from.sendto(b"%d" % self._number, self._to.getsockname())
+        waiter = select.poll()
+        waiter.register(self._to, select.POLLIN)
+        while waiter.poll(100):
+            if int(self._to.recv(64)) == self._number:
+                return True
+        return False
+
+    def close(self) -> None:
+        self._to.close()
+        self._from.close()
+
+
+@contextmanager
+def path(lab: LabClient, source: int, to: int, node: int = 0):
+    """A path between two GPUs, closed in the end."""
+    made = Path(lab, node, source, to)
+    try:
+        yield made
+    finally:
+        made.close()
