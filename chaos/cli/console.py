@@ -20,11 +20,13 @@ EXIT_CODES = {"pass": PASS, "fail": FAIL, "inconclusive": INCONCLUSIVE, "aborted
 
 
 @cache
-def out() -> Console:
-    """Standard output."""
+def out(at_least: int = 0) -> Console:
+    """Standard output, taken to be at least so many characters wide."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, at_least)
+    return console
 
 
 @cache

@@ -57,7 +57,7 @@ def show(name: NameArgument = DEFAULT_NAME) -> None:
 
     with one_line_errors():
         told = cluster.find(name).show(links=True)
-        out().print(draw.tree(name, told))
+        out(draw.WIDTH).print(draw.tree(name, told))
 
 
 @app.command(

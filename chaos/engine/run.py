@@ -130,7 +130,10 @@ class Run:
         guards = Guards(self._experiment, lambda: self._live.view(AFTER_WINDOW_NS), self._journal, self._stop)
         stack.callback(guards.close)
         self._phase("lab")
-        lab = stack.enter_context(Lab.up(self._plan.lab, self._folder.lab))
+        try:
+            lab = stack.enter_context(Lab.up(self._plan.lab, self._folder.lab))
+        except LabError as error:  # what the kernel does not allow is a matter of this machine, not of the run
+            raise InputError(str(error)) from error
         agents = Agents(lab, self._folder.logs, self._folder.lab / "controller")
         stack.callback(agents.close, self._complain)
         realities = check_support(self._plan, agents, str(self._folder.lab))

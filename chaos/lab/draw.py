@@ -7,6 +7,7 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
+WIDTH = 110  # characters that a line takes at the most; a terminal may be narrower, or a pipe
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 

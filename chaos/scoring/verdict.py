@@ -1,8 +1,10 @@
 """From single verdicts to the run's: what counts before what."""
 
+from collections import Counter
 from typing import Literal, NamedTuple
 
-from chaos.scoring.record import Record, probes_of
+from chaos.scoring.fields import mapping, objects, text, texts
+from chaos.scoring.record import FaultRecord, Record, probes_of
 
 Verdict = Literal["pass", "fail", "inconclusive", "aborted", "error"]
 
@@ -70,33 +72,34 @@ def unwitnessed(record: Record) -> Judged | None:
         if fault.error is not None:
             return Judged("inconclusive", f"fault {fault.name} was not made: {fault.error}")
         if record.reason != "gate failed" and fault.effective is not True:
-            return Judged("inconclusive", f"fault {fault.name} was not witnessed in effect: {_seen(fault.witness)}")
+            return Judged("inconclusive", f"fault {fault.name} was not witnessed in effect: {_seen(fault)}")
         if record.reason != "gate failed" and fault.gone is not True:
             return Judged("inconclusive", f"fault {fault.name} was not witnessed gone")
     return None
 
 
-def _seen(witness: dict[str, object] | object) -> str:
-    during = witness.get("during") if isinstance(witness, dict) else None
-    return str(during.get("text")) if isinstance(during, dict) else "nothing was measured"
+def _seen(fault: FaultRecord) -> str:
+    during = fault.witness.get("during")
+    return "nothing was measured" if during is None else text(during, "text") or "the witness says nothing"
 
 
 def steady_state(record: Record) -> Judged:
     """The verdict of the hypothesis: a failed gate says nothing about recovery."""
-    for when, verdict in (("before", "inconclusive"), ("during", "fail"), ("after", "fail")):
+    for when in ("before", "during", "after"):
         for probe in probes_of(record, when):
             if probe.get("ok") is not True:
-                text = f"{probe.get('probe')} {probe.get('tolerance')} does not hold {when}: {probe.get('text')}"
+                what = f"{probe.get('probe')} {probe.get('tolerance')} does not hold {when}: {probe.get('text')}"
                 if when == "before":
-                    return Judged("inconclusive", f"the gate failed, nothing was broken: {text}")
-                return Judged("fail" if verdict == "fail" else "inconclusive", text)
-    expected = [hold for hold in _holds(record) if "after" in hold]
-    if expected and not probes_of(record, "after"):
-        return Judged("inconclusive", "the steady state was not checked after the faults")
+                    return Judged("inconclusive", f"the gate failed, nothing was broken: {what}")
+                return Judged("fail", what)
+    checked = Counter(str(probe.get("probe")) for probe in probes_of(record, "after"))
+    missing = Counter(_held_afterwards(record)) - checked
+    if missing:
+        return Judged("inconclusive", f"the steady state was not checked after the faults: {', '.join(missing)}")
     return Judged("pass", "the steady state holds")
 
 
-def _holds(record: Record) -> list[list[str]]:
-    steady = record.experiment.get("steady_state")
-    holds = steady.get("hold", []) if isinstance(steady, dict) else []
-    return [hold.get("when", []) for hold in holds if isinstance(hold, dict)]
+def _held_afterwards(record: Record) -> list[str]:
+    """The probes of what is to hold after the faults."""
+    holds = objects(mapping(record.experiment, "steady_state"), "hold")
+    return [text(hold, "probe") or "" for hold in holds if "after" in texts(hold, "when")]

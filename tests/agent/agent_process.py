@@ -89,9 +89,9 @@ class AgentProcess:
         """Read on until an event comes; ``end`` is the end of its output."""
         while True:
             message = self.next()
-            if message.get("event") == what and message.get("fault") in (fault, None):
-                if all(message.get(key) == value for key, value in fields.items()):
-                    return message
+            wanted = {"event": what, **({} if fault is None else {"fault": fault}), **fields}
+            if all(message.get(key) == value for key, value in wanted.items()):
+                return message
             assert message.get("event") != "end", f"the agent ended without {what}: {self.seen}"
 
     def arm(self, fault: str = "f1", *, duration: float | None = 60.0, **more: Any) -> dict[str, Any]:

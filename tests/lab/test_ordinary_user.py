@@ -133,6 +133,6 @@ def test_where_namespaces_are_refused_the_error_names_the_remedy(
     (place / "work").chmod(0o777)
     done = run([*limited, ordinary[-1]], REFUSED, place, "refused")
     message = done.stdout.decode()
-    assert "the kernel does not let this user make namespaces (No space left on device): " in message, done.stderr.decode()
+    assert "the kernel does not let this user make namespaces (unshare: No space left on device): " in message, done.stderr.decode()
     assert "run as root, or allow user namespaces (sysctl user.max_user_namespaces" in message
     assert len(message.splitlines()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -75,8 +76,13 @@ class GlooGroup:
             try:
                 work.wait()
             except RuntimeError as error:
-                raise GroupBroken(f"collective failed: {error}") from error
+                raise GroupBroken(f"collective failed: {_brief(error)}") from error
         return True
+
+
+def _brief(error: RuntimeError) -> str:
+    """gloo's message without its source file and its advice."""
+    return re.sub(r"^\[\S+\] ", "", str(error).partition(" This is typically")[0]).strip()
 
 
 class GroupBuilder:
@@ -116,7 +122,7 @@ class GroupBuilder:
         if not self._control.wait_for(lambda: bool(made)):
             raise GroupBroken("superseded while the group was formed")
         if isinstance(made[0], RuntimeError):
-            raise GroupBroken(f"the group was not formed: {made[0]}") from made[0]
+            raise GroupBroken(f"the group was not formed: {_brief(made[0])}") from made[0]
         return GlooGroup(made[0], self._control, generation.number, slot, len(generation.seats))
 
     def _construct(self, generation: Generation, slot: int) -> Any:

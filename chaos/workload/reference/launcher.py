@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     os.environ.update(SINGLE_THREADED)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from chaos.workload.reference.supervisor import run_job  # noqa: PLC0415 - imports torch
+    from chaos.workload.reference.job import run_job  # noqa: PLC0415 - imports torch
 
     return run_job(config)
 

@@ -15,7 +15,7 @@ def compute_in_batches() -> None:
     """Tell the scheduler that this thread, and threads that it will start, compute: waking up, they interrupt nobody.
 
     Where ranks outnumber cores, every message that arrives would otherwise break into somebody's computation. With four
-    ranks on two cores, 10-step windows varied by 0.8 to 1.4 % so instead of 2.3 to 6 %, and a step took 7 ms, not 8 to 13.
+    ranks on two cores 10-step windows so varied by 0.8 to 1.4 % instead of 2.3 to 6 %, and steps took a third less.
     A thread that must react at once is started before this is called.
     """
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -57,13 +57,13 @@ class RankSetup:
         os.close(self._listener)  # its port is free again when the launcher dies
         self._open_log()
         name_process(f"rank n{order.place.node}g{order.place.gpu}")
-        head = namespace.open_namespace("net")
+        head = namespace.open_namespace("net") if "net" in order.fds else None
         # Still single-threaded: a mount namespace cannot be entered otherwise, and threads inherit the network.
         enter(order.fds)
         for kind, fd in order.fds.items():
             if kind != CONTROL:
                 os.close(fd)
-        connect = self._connector(head if "net" in order.fds else None)
+        connect = self._connector(head)
         events = StepWriter(self._config.events_dir)
         events.hello(order.place.node, order.place.gpu, self._replica.hash_algorithm)
         self._replica.warm_up()  # again: the pages that a step writes to become this process's own
