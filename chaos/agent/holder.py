@@ -91,6 +91,7 @@ class Holder(threading.Thread):
         self._emit = emit
         self._bell = Bell()
         self._fire_at: Optional[int] = None
+        self.refused = False  # before anything was written or made: the id may be used again
         self._stop_asked = False
 
     # -- asked by the main loop --------------------------------------------------------------------------------------
@@ -131,6 +132,7 @@ class Holder(threading.Thread):
             record.deadline_ns = self._deadline(job.at)
             self._records.write(record)
         except Exception as error:  # noqa: BLE001 - whatever it is, the controller must hear it; nothing was changed
+            self.refused = True
             self._emit({"re": job.request, "error": _describe(error)})
             return None
         try:

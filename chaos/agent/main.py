@@ -141,7 +141,7 @@ class Agent:
         elif op == "arm":
             job = Job.of(message)
             former = self._holders.get(job.fault)
-            if self._records.holds(job.fault) or (former is not None and former.is_alive()):
+            if self._records.holds(job.fault) or (former is not None and former.is_alive() and not former.refused):
                 raise InjectorError(f"fault {job.fault} is held here already: an id is used once")
             self._holders[job.fault] = Holder(job, self._records, self.emit)
             self._holders[job.fault].start()

@@ -8,6 +8,7 @@ the fault takes effect and meets the mark where the recovery is counted. After t
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from chaos.report import reading
@@ -68,7 +69,7 @@ class Curve:
     def top(self) -> float:
         """The highest rate of the plot: some room above what the job ordinarily does."""
         ordinary = self.median or max((rate for _, rate in self.line), default=1.0)
-        return 1.05 * max(1.2 * ordinary, min(2 * ordinary, max((rate for _, rate in self.line), default=0.0)))
+        return 1.05 * max(1.4 * ordinary, min(2 * ordinary, max((rate for _, rate in self.line), default=0.0)))
 
 
 def build(
@@ -96,9 +97,7 @@ def build(
         last=last,
         line=smooth(found, episodes, median, last),
         dots=[
-            (step.t, step.weight * NS / (step.t - before.t))
-            for before, step in zip(found, found[1:], strict=False)
-            if step.t > before.t
+            (step.t, step.weight * NS / (step.t - before.t)) for before, step in pairwise(found) if step.t > before.t
         ],
         median=median,
         variation=number(paces, "cv") or 0.0,

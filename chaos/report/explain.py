@@ -101,8 +101,8 @@ def _unmeasured(card: Mapping[str, Any]) -> Iterable[str]:
         elif "noisy" in reason:
             spread = words.ratio(round(number(paces, "cv") or 0, 4))
             yield (
-                f"the undisturbed job's throughput varies by {spread}: keep other load off the machine, use fewer ranks, "
-                "or make steps longer (`workload.step`)"
+                f"the undisturbed job's throughput varies by {spread}: keep other load off the machine, use fewer "
+                "ranks, or make steps longer (`workload.step`)"
             )
         elif "baseline" in reason:
             yield "lengthen `steady_state.baseline`"

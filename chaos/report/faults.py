@@ -16,10 +16,11 @@ _REALITY = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. ``timing`` has rows of (what, scheduled, stamped, deviation); ``witness`` rows of (when, what was seen).
+    """One fault.
 
-    ``state`` is one of "made", "skipped", "failed", "not made"; ``proof`` says whether it was witnessed, ``cleaned``
-    whether it is undone, each with a verdict ("pass", "fail" or "inconclusive") for its colour.
+    ``timing`` has rows of (what, scheduled, stamped, deviation), ``witness`` of (when, what was seen). ``state`` is
+    one of "made", "skipped", "failed", "not made"; ``proof`` says whether it was witnessed, ``cleaned`` whether it is
+    undone, each with a verdict ("pass", "fail" or "inconclusive") for its colour.
     """
 
     name: str

@@ -8,6 +8,8 @@ from chaos.report import reading, words
 from chaos.report.steady import Hypothesis, hypotheses
 from chaos.scoring.fields import flag, integer, mapping, number, objects, text
 
+_MOST_SURVIVORS = 16  # that are listed one by one
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -107,14 +109,23 @@ def _recovery_facts(rto: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for key, span in (("trailing_200ms_ms", "200 ms"), ("trailing_1s_ms", "1 s")):
         if number(rto, key) is not None:
             yield f"on a dashboard that averages over {span}", words.ms(number(rto, key))
-    for survivor in objects(rto, "survivors"):
-        rank = integer(survivor, "rank")
-        who = f"rank {rank}" if rank is not None else text(survivor, "inc") or "a process"
-        own = number(survivor, "ms")
-        yield f"as seen by {who}, which survived", "not back" if own is None else words.ms(own)
+    seen = [_survivor(each) for each in objects(rto, "survivors")]
+    if seen:
+        more = f" and {len(seen) - _MOST_SURVIVORS} more" if len(seen) > _MOST_SURVIVORS else ""
+        yield "as seen by each process that survived", "; ".join(seen[:_MOST_SURVIVORS]) + more
+    world = mapping(rto, "world")
+    before, after = integer(world, "before"), integer(world, "after")
+    if before is not None and after is not None and before != after:
+        yield "ranks of the job", f"{words.count(before)} before, {words.count(after)} after"
     replayed = integer(rto, "replayed_steps")
     if replayed is not None:
         yield "steps done a second time", words.count(replayed)
+
+
+def _survivor(each: Mapping[str, Any]) -> str:
+    rank, own = integer(each, "rank"), number(each, "ms")
+    who = f"rank {rank}" if rank is not None else text(each, "inc") or "a process"
+    return f"{who} {'not back' if own is None else words.ms(own)}"
 
 
 def _consistency(found: Mapping[str, Any]) -> Figure:

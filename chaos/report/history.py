@@ -51,7 +51,7 @@ def _name(event: Mapping[str, Any], kind: str) -> str:
     return {"journal": "run began", "end": "run ended", "halt": "halted"}.get(kind, kind)
 
 
-def _told(event: Mapping[str, Any], kind: str) -> tuple[str, str]:  # noqa: PLR0911 - one line an event
+def _told(event: Mapping[str, Any], kind: str) -> tuple[str, str]:
     match kind:
         case "journal":
             return f"{words.wall(event.get('wall'))}, version {text(event, 'version') or 'not stated'}", ""
@@ -81,7 +81,7 @@ def _told(event: Mapping[str, Any], kind: str) -> tuple[str, str]:  # noqa: PLR0
     return _rest(event), ""
 
 
-def _fault(event: Mapping[str, Any]) -> tuple[str, str]:  # noqa: PLR0911 - one line an event
+def _fault(event: Mapping[str, Any]) -> tuple[str, str]:
     what = text(event, "what") or ""
     match what:
         case "possible":

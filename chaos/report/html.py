@@ -31,7 +31,7 @@ def page(card: Mapping[str, Any], journal: Sequence[Mapping[str, Any]], steps: S
     plan = next((event for event in journal if text(event, "e") == "plan"), {})
     source = text(plan, "source")
     context = {
-        "style": Markup(style),  # noqa: S704 - our own file
+        "style": Markup(style),
         "symbols": _SYMBOLS,
         "none": words.NONE,
         "name": reading.name(card),

@@ -49,7 +49,7 @@ def document(card: Mapping[str, Any]) -> str:
     for total, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(total, str(sum(case.find(tag) is not None for case in cases)))
     suite.set("tests", str(len(cases)))
-    root = Xml.Element("testsuites", name="chaos", **{key: suite.get(key, "0") for key in _TOTALS})
+    root = Xml.Element("testsuites", {"name": "chaos"} | {key: suite.get(key, "0") for key in _TOTALS})
     root.append(suite)
     Xml.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"

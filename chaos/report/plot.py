@@ -27,11 +27,11 @@ class Paper:
 
     left = 52
     right = 14
-    top = 34
+    top = 46
     bottom = 46
 
 
-PAPERS = (Paper("wide", 1080, 330, 12), Paper("narrow", 370, 260, 4))
+PAPERS = (Paper("wide", 1080, 342, 12), Paper("narrow", 370, 272, 4))
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _draw(curve: Curve, view: View, paper: Paper, said: str, *, phases: bool) ->
         svg.dots(seen_dots, "dot"),
         svg.polyline(_thin(_inside(curve, view), at, y), "line"),
         *_recoveries(curve, view, at, paper),
-        *(_phases(curve, at, paper) if phases else ()),
+        *(_phases(curve, at) if phases else ()),
     ]
     return svg.drawing(paper.width, paper.height, said, f"plot {paper.name}", *children)
 
@@ -175,7 +175,7 @@ def _recoveries(curve: Curve, view: View, at: _At, paper: Paper) -> Iterable[Mar
             free_from = place + _LETTER * (len(told) + 1)
 
 
-def _phases(curve: Curve, at: _At, paper: Paper) -> Iterable[Markup]:
+def _phases(curve: Curve, at: _At) -> Iterable[Markup]:
     for name, first, last in curve.phases:
         start, end = at(first), at(last)
         if end - start < 2:

@@ -46,7 +46,7 @@ class Stage:
 
 def stages(figure: Mapping[str, Any]) -> list[Stage]:
     """The stages of a recovery figure, in order; empty where the job left no marks."""
-    found = []
+    found: list[Stage] = []
     for told in objects(figure, "breakdown"):
         name, ms, end = text(told, "stage"), number(told, "ms"), number(told, "end_ms")
         if name is not None and ms is not None and end is not None and ms >= 0:

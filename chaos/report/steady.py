@@ -12,7 +12,7 @@ PHASES = ("before", "during", "after")
 
 @dataclass(frozen=True)
 class Check:
-    """What a probe found in one phase: ``held`` of ``made`` checks; ``text`` is of the first that failed, or the last."""
+    """A probe in one phase: ``held`` of ``made`` checks held; ``text`` is of the first that did not, or the last."""
 
     made: int
     held: int

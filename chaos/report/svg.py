@@ -8,12 +8,12 @@ Attribute = str | float | int
 
 
 def element(name: str, *children: str, **attributes: Attribute) -> Markup:
-    """One element. Text children are escaped; a trailing ``_`` of an attribute's name is dropped, others become ``-``."""
+    """One element. Text children are escaped; in the attributes' names a last ``_`` is dropped, others become ``-``."""
     shown = "".join(
         f' {key.removesuffix("_").replace("_", "-")}="{escape(number(value))}"' for key, value in attributes.items()
     )
     inner = Markup().join(children)
-    return Markup(f"<{name}{shown}/>") if not children else Markup(f"<{name}{shown}>{inner}</{name}>")  # noqa: S704
+    return Markup(f"<{name}{shown}/>") if not children else Markup(f"<{name}{shown}>{inner}</{name}>")
 
 
 def number(value: Attribute) -> str:

@@ -21,7 +21,7 @@ def ms(value: float | None) -> str:
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
     if size >= 10_000:
         size, digits = round(size, -2), 0
-    text = _spaced(show("duration", round(size, digits) / 1e3))
+    text = _spaced(show("duration", round(size / 1e3, digits + 3)))
     return f"−{text}" if value < 0 and round(size, digits) else text
 
 

@@ -81,6 +81,7 @@ def _recovery(recoveries: Iterable[dict[str, Any]]) -> Iterable[Finding]:
                 if each["ms"] is not None
                 else "look at the ranks' logs: the job may wait for a rank that does not come back",
             )
+        yield from _shrunk(each)
         if each.get("replayed_steps"):
             yield _finding(
                 "P2",
@@ -95,6 +96,20 @@ def _recovery(recoveries: Iterable[dict[str, Any]]) -> Iterable[Finding]:
                 + ("longer than was observed" if each["strict_ms"] is None else f"{each['strict_ms']:.0f} ms"),
                 "repeat the run: an ordinary hiccup of the machine does not come at the same instant again",
             )
+
+
+def _shrunk(recovery: dict[str, Any]) -> Iterable[Finding]:
+    world = recovery.get("world") or {}
+    before, after = world.get("before"), world.get("after")
+    if before and after and after < before:
+        own = [each["ms"] for each in recovery["survivors"] if each["ms"] is not None]
+        survivors = f"; its survivors were back at their own pace after {max(own):.0f} ms" if own else ""
+        yield _finding(
+            "P1",
+            f"{recovery['fault']}: the job went on with {after} of {before} ranks, which can reach at most "
+            f"{after / before:.0%} of the baseline's throughput{survivors}",
+            "keep a spare for each rank that may be lost: without one, 95 % can be reached only from 20 ranks on",
+        )
 
 
 def _steady(record: Record) -> Iterable[Finding]:

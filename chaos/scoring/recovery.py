@@ -151,8 +151,15 @@ def _detail(group: Group, found: Recovery, baseline: Baseline, timeline: Timelin
             for inc in survivors(timeline, group.since, group.until)
             for own in [rto.find(timeline.processes[inc], baseline, group.since, group.until, marks.terms)]
         ],
+        "world": _world(timeline, group.until),
         "replayed_steps": replayed([s for s in timeline.steps if s.t <= group.until], group.since),
     }
+
+
+def _world(timeline: Timeline, until: int) -> dict[str, int | None]:
+    """How many ranks the job had at first, and has at the end of observation."""
+    last = next((s.world for s in reversed(timeline.steps) if s.t <= until), None)
+    return {"before": timeline.world, "after": last}
 
 
 def _ms(ns: int | None) -> float | None:

@@ -1,7 +1,7 @@
 """Puts the scorecard together: journal and step events in, one JSON document out."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaos.scoring import baseline as baselines
@@ -29,6 +29,8 @@ def score(journal: Sequence[Event], steps: Sequence[Event]) -> dict[str, Any]:
     Returns:
         The scorecard, schema ``chaos.scorecard/1``: plain JSON, durations in ms where the key says so, else seconds.
     """
+    journal = [event for event in journal if isinstance(event, Mapping)]
+    steps = [event for event in steps if isinstance(event, Mapping)]
     record = records.read(journal)
     line = timeline.build(steps)
     measured = baselines.measure(line.steps, *record.baseline) if record.baseline else None

@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 from chaos.scoring.fields import mapping, objects, text, texts
 from chaos.scoring.record import FaultRecord, Record, probes_of
 
+JOURNAL = "chaos.journal/1"
+
 Verdict = Literal["pass", "fail", "inconclusive", "aborted", "error"]
 
 
@@ -19,13 +21,14 @@ class Judged(NamedTuple):
 def overall(record: Record, figures: dict[str, Judged]) -> Judged:
     """The run's verdict.
 
-    In this order: error, aborted, inconclusive because a fault was not witnessed, fail, otherwise inconclusive, pass.
+    In this order: error, aborted, inconclusive because the journal is another version's or a fault was not witnessed,
+    fail, otherwise inconclusive, pass.
 
     Args:
         record: the journal.
         figures: the verdict of each figure by its name.
     """
-    for found in (_error(record), _aborted(record), unwitnessed(record)):
+    for found in (_error(record), _aborted(record), _foreign(record), unwitnessed(record)):
         if found is not None:
             return found
     steady = steady_state(record)
@@ -62,6 +65,14 @@ def _aborted(record: Record) -> Judged | None:
     if record.reason is None:
         return Judged("aborted", "the journal is cut: the run did not come to its end; no fault is open")
     return None
+
+
+def _foreign(record: Record) -> Judged | None:
+    """A journal that another version wrote is read as far as it goes, and never passes or fails."""
+    schema = record.head.get("schema")
+    if schema == JOURNAL:
+        return None
+    return Judged("inconclusive", f"the journal's schema is {schema!r}, this version reads {JOURNAL!r}")
 
 
 def unwitnessed(record: Record) -> Judged | None:

@@ -8,7 +8,8 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, List
+from pathlib import Path
+from typing import Any, ClassVar
 
 from injectors.contract import Evidence, InjectorError, Order, Phase, Support, Target, UndoRecord
 
@@ -24,7 +25,7 @@ class PlantedParams:
     """
 
     folder: str
-    fail: Dict[str, int] = field(default_factory=dict)
+    fail: dict[str, int] = field(default_factory=dict)
     left: int = 0
 
 
@@ -40,14 +41,14 @@ class Planted:
     Params: ClassVar[Any] = PlantedParams
 
     def __init__(self) -> None:
-        self._failures: Dict[str, int] = {}
+        self._failures: dict[str, int] = {}
         self._left = 0
 
     def _called(self, name: str, record: UndoRecord) -> None:
         print("an injector of a site may print what it likes")
-        path = os.path.join(os.environ["CHAOS_STATE"], "faults", record.fault + ".json")
+        path = Path(os.environ["CHAOS_STATE"], "faults", record.fault + ".json")
         try:
-            with open(path, encoding="utf-8") as file:
+            with path.open(encoding="utf-8") as file:
                 same = json.load(file) == record.as_dict()
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,18 +58,18 @@ class Planted:
         except FileNotFoundError:
             same = locked = False
         call = {"fault": record.fault, "call": name, "on_disk": same, "locked": locked, "effect": self._there(record)}
-        with open(os.path.join(record.params["folder"], "calls.jsonl"), "a", encoding="utf-8") as log:
+        with Path(record.params["folder"], "calls.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps({**call, "t": time.monotonic_ns()}) + "\n")
         so_far = self._failures[name] = self._failures.get(name, 0) + 1
         if so_far <= record.params["fail"].get(name, 0):
             raise (OSError(5, "planted") if name != "plan" else InjectorError("planted"))
 
     @staticmethod
-    def _effect(record: UndoRecord) -> str:
-        return os.path.join(record.params["folder"], record.fault + ".effect")
+    def _effect(record: UndoRecord) -> Path:
+        return Path(record.params["folder"], record.fault + ".effect")
 
     def _there(self, record: UndoRecord) -> bool:
-        return os.path.exists(self._effect(record))
+        return self._effect(record).exists()
 
     def support(self, params: PlantedParams, target: Target) -> Support:
         if params.fail.get("support"):
@@ -85,8 +86,8 @@ class Planted:
 
     def inject(self, record: UndoRecord) -> int:
         self._called("inject", record)
-        with open(self._effect(record), "w", encoding="utf-8"):
-            return time.monotonic_ns()
+        self._effect(record).touch()
+        return time.monotonic_ns()
 
     def witness(self, record: UndoRecord, phase: Phase, budget: float) -> Evidence:
         self._called("witness " + phase, record)
@@ -96,9 +97,9 @@ class Planted:
     def undo(self, record: UndoRecord) -> int:
         self._called("undo", record)
         if self._there(record):
-            os.unlink(self._effect(record))
+            self._effect(record).unlink()
         return time.monotonic_ns()
 
-    def residue(self, record: UndoRecord) -> List[str]:
+    def residue(self, record: UndoRecord) -> list[str]:
         self._left += 1
         return ["a planted rest"] if self._left <= record.params["left"] else []

@@ -23,7 +23,7 @@ def test_a_record_is_synced_before_it_gets_its_name_and_the_name_after(
     fsync, rename, unlink = os.fsync, os.rename, os.unlink
 
     def name(fd: int) -> str:
-        return Path(os.readlink(f"/proc/self/fd/{fd}")).name
+        return Path(f"/proc/self/fd/{fd}").readlink().name
 
     monkeypatch.setattr(os, "fsync", lambda fd: (order.append(("fsync", name(fd))), fsync(fd)))
     monkeypatch.setattr(os, "rename", lambda a, b: (order.append(("rename", Path(b).name)), rename(a, b)))
@@ -41,7 +41,7 @@ def test_a_write_that_fails_leaves_the_former_record_and_no_descriptor(
 ) -> None:
     records = Records(str(tmp_path))
     records.write(a_record(n=1))
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -50,7 +50,7 @@ def test_a_write_that_fails_leaves_the_former_record_and_no_descriptor(
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
             records.write(a_record(n=2))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert json.loads((tmp_path / "faults/f1.json").read_text())["before"] == {"n": 1}
     records.write(a_record(n=3))
     assert json.loads((tmp_path / "faults/f1.json").read_text())["before"] == {"n": 3}
@@ -68,7 +68,7 @@ def test_a_record_is_taken_over_by_one_alone_and_only_when_nobody_holds_it(tmp_p
     assert Records(str(tmp_path)).orphans() == ([], [])
     second.remove("f1")
     assert not second.holds("f1")
-    assert os.listdir(tmp_path / "faults") == []
+    assert not list((tmp_path / "faults").iterdir())
 
 
 def test_a_record_written_anew_while_it_is_looked_at_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,9 @@ def ordinary() -> list[str]:
     tried = []
     for python in (sys.executable, "/usr/bin/python3"):
         # Twice: root's rights are not yet lost when setpriv executes the first.
-        once_more = "import subprocess, sys; sys.exit(sys.version_info < (3, 11) or subprocess.call([sys.executable, '-V']))"
+        once_more = (
+            "import subprocess, sys; sys.exit(sys.version_info < (3, 11) or subprocess.call([sys.executable, '-V']))"
+        )
         done = subprocess.run([*AS_NOBODY, python, "-c", once_more], capture_output=True, check=False, cwd="/")
         if done.returncode == 0:
             return [*AS_NOBODY, python]
@@ -94,7 +96,12 @@ def ordinary() -> list[str]:
 
 
 def run(command: list[str], script: str, place: Path, folder: str) -> subprocess.CompletedProcess[bytes]:
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(place / "code"), "CHAOS_DEBUG": "1", "HOME": str(place / "work")}
+    env = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(place / "code"),
+        "CHAOS_DEBUG": "1",
+        "HOME": str(place / "work"),
+    }
     argv = [*command, "-B", "-c", script, str(place / "work" / folder)]
     return subprocess.run(argv, cwd="/", env=env, capture_output=True, check=False)
 
@@ -133,6 +140,8 @@ def test_where_namespaces_are_refused_the_error_names_the_remedy(
     (place / "work").chmod(0o777)
     done = run([*limited, ordinary[-1]], REFUSED, place, "refused")
     message = done.stdout.decode()
-    assert "the kernel does not let this user make namespaces (unshare: No space left on device): " in message, done.stderr.decode()
+    assert "the kernel does not let this user make namespaces (unshare: No space left on device): " in message, (
+        done.stderr.decode()
+    )
     assert "run as root, or allow user namespaces (sysctl user.max_user_namespaces" in message
     assert len(message.splitlines()) == 1

@@ -55,7 +55,7 @@ def put(document, path, value):
     return changed
 
 
-BOOK_PLACES = [path for path in places(BOOK)]
+BOOK_PLACES = list(places(BOOK))
 
 
 @pytest.mark.parametrize("length", range(len(BOOK) + 1))

@@ -1,5 +1,7 @@
 """Only current members' reports count."""
 
+import pytest
+
 from chaos.scoring import timeline
 from chaos.scoring.membership import current_steps, members
 from tests.scoring.recorded import BEGAN, EFFECT, MS, PACE, ends, incarnation, job, regrouped, stalled, steps
@@ -30,6 +32,7 @@ def test_a_woken_rank_does_not_move_progress_after_the_others_went_on():
     assert timeline.build([*events, late]).steps == honest.steps
 
 
+@pytest.mark.control
 def test_a_woken_rank_makes_no_progress_while_the_others_regroup():
     events = regrouped(stalled(ends(), EFFECT, 200 * MS), lost=1, since=EFFECT)
     first = min(e["t"] for e in events if e["e"] == "step" and e["gen"] == 2)

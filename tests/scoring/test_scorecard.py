@@ -114,7 +114,8 @@ def test_an_ordinary_pass_has_no_findings():
 
 def test_findings_are_sorted_by_priority_and_have_a_remedy():
     found = score(
-        journal([planned()], happened(residue=["rule 12"])), plant(job(stalled(ends(), EFFECT, 900 * MS)), rank=1, step=AFTER + 60)
+        journal([planned()], happened(residue=["rule 12"])),
+        plant(job(stalled(ends(), EFFECT, 900 * MS)), rank=1, step=AFTER + 60),
     )["findings"]
     assert [each["priority"] for each in found] == sorted(each["priority"] for each in found)
     assert all(each["remedy"] for each in found)

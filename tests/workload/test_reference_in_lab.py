@@ -50,7 +50,7 @@ def test_ranks_run_on_their_nodes_and_their_data_takes_the_links(lab: Lab, tmp_p
         # The ring is 0 - 1 over NVLink, 1 - 2 over PCIe and the rail, and back; the spares have no part in it.
         grown = {name: sum(after[0][name]) - sum(before[0][name]) for name in ("nvl0", "pcie0")}
         assert min(grown.values()) > 20 * 4 * 40_000
-        assert after[1] == before[1]
+        assert all(sum(after[1][name]) - sum(before[1][name]) < 10_000 for name in after[1])
 
 
 def test_a_rank_killed_in_the_lab_is_replaced_and_the_result_is_the_same(lab: Lab, tmp_path: Path) -> None:

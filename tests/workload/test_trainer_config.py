@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaos.workload.reference.config import ConfigError, JobConfig, ModelShape, Place
-from chaos.workload.reference.elastic import enter_gpu_network, place
+from chaos.workload.reference.elastic import count_up, enter_gpu_network, place
 from chaos.workload.reference.placement import HostPlacement, LabPlacement, PlaceUnavailable, placement_for
 
 GOOD: dict[str, Any] = {
@@ -84,3 +84,9 @@ def test_outside_a_lab_torchrun_s_ranks_stay_where_they_are() -> None:
 def test_a_local_rank_without_a_gpu_is_told_so() -> None:
     with pytest.raises(ConfigError, match="no gpu3"):
         enter_gpu_network({"LOCAL_RANK": "3", "CHAOS_LAB_NETNS": '{"gpu0": "/proc/1/fd/5"}'})
+
+
+def test_generations_are_counted_in_a_file_that_outlives_restarts(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoints" / "generation"
+    assert [count_up(file) for _ in range(3)] == [1, 2, 3]
+    assert [path.name for path in file.parent.iterdir()] == ["generation"]

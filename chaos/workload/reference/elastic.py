@@ -22,6 +22,7 @@ from chaos.workload.reference.config import ConfigError, JobConfig
 from chaos.workload.reference.launcher import SINGLE_THREADED
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 LAB_NETWORKS = "CHAOS_LAB_NETNS"
@@ -45,9 +46,7 @@ def enter_gpu_network(environment: MutableMapping[str, str]) -> bool:
     gpu = f"gpu{environment['LOCAL_RANK']}"
     path = json.loads(networks).get(gpu)
     if path is None:
-        raise ConfigError(
-            f"local rank {environment['LOCAL_RANK']} has no {gpu} in {LAB_NETWORKS}: fewer processes a node"
-        )
+        raise ConfigError(f"{LAB_NETWORKS} has no {gpu} for this local rank: start fewer processes on a node")
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         namespace.setns(fd, namespace.NEWNET)
@@ -62,15 +61,33 @@ def place(environment: Mapping[str, str]) -> tuple[int, int]:
     return int(environment.get("CHAOS_NODE", environment["GROUP_RANK"])), int(environment["LOCAL_RANK"])
 
 
-class DefaultGroup:
-    """The default process group; ``generation`` counts torchrun's restarts, from 1."""
+def count_up(file: Path) -> int:
+    """One more than the number in a file, which then holds it; 1 if there is no file yet."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    number = int(file.read_text(encoding="ascii")) + 1 if file.exists() else 1
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    fresh.write_text(f"{number}\n", encoding="ascii")
+    fresh.replace(file)
+    return number
 
-    def __init__(self, generation: int) -> None:
-        import torch.distributed as dist  # noqa: PLC0415 - after OMP_NUM_THREADS is set
+
+class DefaultGroup:
+    """The default process group; ``generation`` counts the groups of this job, from 1.
+
+    Not by TORCHELASTIC_RESTART_COUNT: a node that is restarted because another one lost a rank does not count that. So
+    rank 0 counts, in the folder that survives restarts, and tells the others.
+    """
+
+    def __init__(self, counter: Path, device: torch.device) -> None:
+        import torch  # noqa: PLC0415 - after OMP_NUM_THREADS is set
+        import torch.distributed as dist  # noqa: PLC0415
 
         self._dist = dist
-        self.generation = generation
         self.slot, self.world = dist.get_rank(), dist.get_world_size()
+        number = torch.tensor([count_up(counter) if self.slot == 0 else 0], device=device)
+        dist.broadcast(number, src=0)
+        self.generation = int(number)
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Sum over all ranks, in place."""
@@ -100,22 +117,23 @@ def train(config: JobConfig, environment: MutableMapping[str, str]) -> None:
     if on_gpu:
         torch.cuda.set_device(gpu)
         torch.use_deterministic_algorithms(mode=True)
-    replica = Replica(config.model, config.seed, f"cuda:{gpu}" if on_gpu else "cpu")
+    device = torch.device(f"cuda:{gpu}" if on_gpu else "cpu")
+    replica = Replica(config.model, config.seed, device)
     replica.warm_up()
 
     events = StepWriter(config.events_dir)
     events.hello(node, gpu, replica.hash_algorithm)
-    generation = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
+    group: DefaultGroup | None = None
     folder = CheckpointFolder(config.checkpoint_dir, replica.identity, config.keep_checkpoints)
-    checkpoints = loop.checkpoint_writer(folder, events, lambda: generation)
+    checkpoints = loop.checkpoint_writer(folder, events, lambda: group.generation if group else 0)
     timeout = timedelta(seconds=config.collective_timeout_s)
     try:
         store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_S)))
         enter_gpu_network(environment)
         dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=world, timeout=timeout)
-        group = DefaultGroup(generation)
-        events.mark("group", generation)
-        events.member(group.slot, generation, group.world)
+        group = DefaultGroup(config.checkpoint_dir / "generation", device)
+        events.mark("group", group.generation)
+        events.member(group.slot, group.generation, group.world)
         Restart().restore(replica, group, folder, events)
         schedule = loop.Schedule.of(config, checkpoints=True)
         loop.train(replica, group, schedule, events, checkpoints=checkpoints, on_step=lambda: True)

@@ -149,6 +149,8 @@ class Workers:
         report = self._zygote.report()
         if report is None:
             self._poller.ignore(self._zygote.socket.fileno())
+            for worker in [each for each in self.alive.values() if each.pidfd is None]:
+                self._forget(worker)  # it was never forked, and nothing else would tell its end
             self._on_end()
         elif isinstance(report, Exited):
             how = f"exit code {report.code}" if report.code >= 0 else f"signal {-report.code}"

@@ -1,0 +1,215 @@
+"""Negative controls: every check, with the test that must fail when the check is made content with everything.
+
+A checker that was never seen to catch anything proves nothing. `python -m tests.run_controls` (`make controls`) takes
+each entry in turn, puts `content` in the place of the function named by `check`, runs `test` alone and expects it to
+fail; and it expects all of these tests to pass undisturbed.
+
+To add one: write a test that plants something wrong and is marked ``control``, and add a line to `CONTROLS`. `check` is
+``module:attribute`` or ``module:Class.attribute``, as the code under test looks it up when it calls it (where a module
+says ``from x import f``, that is the module itself, not ``x``). The replacement holds only in the test's own process.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from chaos.scoring.verdict import Judged
+
+VARIABLE = "CHAOS_DISABLE_CONTROL"  # names the control that is disabled in this process
+
+
+class Control(NamedTuple):
+    """One check: what is replaced, by what, and the test that must notice."""
+
+    name: str
+    check: str
+    content: Callable[..., Any]
+    test: str
+
+
+def always(value: Any) -> Callable[..., Any]:
+    """A check that gives the same answer to everything."""
+    return lambda *_, **__: value
+
+
+def passed(*_: Any, **__: Any) -> Any:
+    """A judge who passes everything."""
+    return Judged("pass", "all is well")
+
+
+_RTO = "tests/scoring/test_rto.py::"
+_BASELINE = "tests/scoring/test_baseline.py::"
+_MEMBERSHIP = "tests/scoring/test_membership.py::"
+_RECOVERY = "tests/scoring/test_recovery.py::"
+_CONSISTENCY = "tests/scoring/test_consistency.py::"
+_VERDICT = "tests/scoring/test_verdict.py::"
+_CARD = "tests/scoring/test_scorecard.py::"
+_DAMAGED = "tests/scoring/test_damaged_journals.py::"
+
+CONTROLS = [
+    # Recovery: back at the mark, and staying there.
+    Control(
+        "rto: ten steps reach the mark",
+        "chaos.scoring.rto:meets_mark",
+        always(True),
+        _RTO + "test_a_planted_stall_is_measured_to_one_step",
+    ),
+    Control(
+        "rto: no second stall in the hold period",
+        "chaos.scoring.rto:relapses",
+        always(False),
+        _RTO + "test_a_job_that_stalls_again_has_recovered_only_after_the_second_stall",
+    ),
+    Control(
+        "rto: a stall is seen while it lasts",
+        "chaos.scoring.rto:_Observed.low_in_hold",
+        always([]),
+        _RTO + "test_a_second_stall_that_never_ends_is_seen_while_it_lasts",
+    ),
+    Control(
+        "rto: no lasting slow-down",
+        "chaos.scoring.rto:stays_slow",
+        always(False),
+        _RTO + "test_a_lasting_slow_down_is_not_excused_by_hiccups_in_the_baseline",
+    ),
+    Control(
+        "rto: the verdict of a slow-down of 30 %",
+        "chaos.scoring.recovery:judge",
+        passed,
+        _RECOVERY + "test_a_slow_down_of_thirty_percent_that_never_ends_fails_without_a_figure",
+    ),
+    Control(
+        "baseline: steady enough for the mark",
+        "chaos.scoring.baseline:unusable",
+        always(None),
+        _BASELINE + "test_a_baseline_as_noisy_as_the_mark_is_refused_and_says_so",
+    ),
+    Control(
+        "baseline: no figure is judged against noise",
+        "chaos.scoring.recovery:unusable",
+        always(None),
+        _RECOVERY + "test_no_figure_is_judged_against_a_baseline_as_noisy_as_the_mark",
+    ),
+    Control(
+        "membership: a woken rank makes no progress",
+        "chaos.scoring.membership:is_current",
+        always(True),
+        _MEMBERSHIP + "test_a_woken_rank_makes_no_progress_while_the_others_regroup",
+    ),
+    Control(
+        "membership: a woken rank is not compared",
+        "chaos.scoring.membership:is_current",
+        always(True),
+        _CONSISTENCY + "test_a_woken_rank_that_is_no_longer_a_member_is_not_compared",
+    ),
+    # Consistency: equal replicas, exactly restored.
+    Control(
+        "consistency: one bit in one rank's hash",
+        "chaos.scoring.consistency:agreeing",
+        len,
+        _CONSISTENCY + "test_one_flipped_bit_in_one_hash_of_one_rank_is_found",
+    ),
+    Control(
+        "consistency: the verdict of a flipped bit",
+        "chaos.scoring.scorecard:_judge_consistency",
+        passed,
+        _VERDICT + "test_a_flipped_bit_in_one_hash_fails_the_run",
+    ),
+    Control(
+        "consistency: something was compared",
+        "chaos.scoring.scorecard:_judge_consistency",
+        passed,
+        _VERDICT + "test_where_nothing_could_be_compared_nothing_is_passed",
+    ),
+    Control(
+        "consistency: each member was compared after the recovery",
+        "chaos.scoring.scorecard:_judge_consistency",
+        passed,
+        _VERDICT + "test_a_member_without_a_comparison_after_the_recovery_is_not_passed",
+    ),
+    Control(
+        "consistency: replayed steps give the same parameters",
+        "chaos.scoring.consistency:_replays",
+        always((0, 0, None)),
+        _CARD + "test_a_state_that_was_not_restored_exactly_is_found_and_fails",
+    ),
+    # The run: witnessed, undone, held.
+    Control(
+        "verdict: no fault counts until it is witnessed",
+        "chaos.scoring.verdict:unwitnessed",
+        always(None),
+        _VERDICT + "test_a_fault_that_silently_did_nothing_is_never_a_pass",
+    ),
+    Control(
+        "verdict: nothing is left of a fault",
+        "chaos.scoring.verdict:_error",
+        always(None),
+        _VERDICT + "test_what_is_left_of_a_fault_is_an_error_and_is_named",
+    ),
+    Control(
+        "verdict: a run that was stopped is not scored",
+        "chaos.scoring.verdict:_aborted",
+        always(None),
+        _VERDICT + "test_a_run_that_was_stopped_is_aborted_and_says_by_what",
+    ),
+    Control(
+        "verdict: another version's journal is not scored",
+        "chaos.scoring.verdict:_foreign",
+        always(None),
+        _DAMAGED + "test_a_journal_of_another_schema_is_never_a_pass",
+    ),
+    Control(
+        "verdict: the steady state holds afterwards",
+        "chaos.scoring.verdict:steady_state",
+        passed,
+        _VERDICT + "test_a_hypothesis_that_does_not_hold_afterwards_fails",
+    ),
+    Control(
+        "verdict: the steady state holds during the fault",
+        "chaos.scoring.verdict:steady_state",
+        passed,
+        _VERDICT + "test_a_hypothesis_that_does_not_hold_during_the_fault_fails",
+    ),
+    Control(
+        "verdict: the whole steady state was checked afterwards",
+        "chaos.scoring.verdict:_held_afterwards",
+        always([]),
+        _VERDICT + "test_a_hypothesis_of_which_only_a_part_was_checked_afterwards_is_inconclusive",
+    ),
+    Control(
+        "verdict: one failure outweighs all passes",
+        "chaos.scoring.verdict:overall",
+        passed,
+        _VERDICT + "test_what_counts_before_what",
+    ),
+    Control(
+        "verdict: chance drew a fault",
+        "chaos.scoring.verdict:overall",
+        passed,
+        _VERDICT + "test_a_run_in_which_chance_drew_no_fault_is_inconclusive",
+    ),
+]
+
+
+def place(check: str) -> tuple[Any, str]:
+    """Where a check is: the object that holds it, and its name there. Raises LookupError if it is not there."""
+    module, _, path = check.partition(":")
+    *owners, name = path.split(".")
+    holder: Any = importlib.import_module(module)
+    for owner in owners:
+        holder = getattr(holder, owner)
+    if not callable(getattr(holder, name, None)):
+        raise LookupError(f"{check}: there is no such function; correct the entry in tests/controls.py")
+    return holder, name
+
+
+def disable(name: str) -> Control:
+    """Make one check content with everything, for the rest of this process. Raises LookupError for an unknown name."""
+    for control in CONTROLS:
+        if control.name == name:
+            holder, attribute = place(control.check)
+            setattr(holder, attribute, control.content)
+            return control
+    raise LookupError(f"{name!r}: there is no such control; tests/controls.py lists them")

@@ -1,0 +1,312 @@
+"""``fabric.blackhole`` on the NVSwitch of a real lab: the test sends its own datagrams over the path."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path as FilePath
+from typing import Any
+
+import pytest
+from lab_help import alive_in, eventually, path
+
+from chaos.lab.cluster import Lab
+from chaos.lab.topology import LabSpec
+from chaos.transport import lab as transport
+from injectors import _nftables, fabric, kernel
+from injectors._nftables import TimedDrop
+from injectors.contract import InjectorError, Order, Target, UndoRecord
+from injectors.fabric import Blackhole, BlackholeParams
+
+pytestmark = pytest.mark.lab
+
+# The injector runs in the test's own process here, so that a control can take a piece of it away.
+root = pytest.mark.skipif(os.geteuid() != 0, reason="the test enters the lab's namespaces itself: that needs root")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with Lab.up(LabSpec(nodes=1, gpus=3), tmp_path_factory.mktemp("fabric") / "lab") as it:
+        yield it
+
+
+@pytest.fixture
+def target(lab: Lab) -> Iterator[Target]:
+    fds = lab.namespaces(0)
+    yield Target(node=0, namespaces={name: f"/proc/self/fd/{fd}" for name, fd in fds.items() if name[0] in "gn"})
+    for fd in fds.values():
+        os.close(fd)
+
+
+def ordered(target: Target, fault: str = "f1", duration: float = 60.0, **params: Any) -> Order:
+    return Order(fault, BlackholeParams(**({"source": "gpu0", "to": "gpu1"} | params)), target, duration)
+
+
+@contextmanager
+def table(target: Target, name: str, ports: tuple[str, ...] = ()) -> Iterator[TimedDrop]:
+    """A table in the switch."""
+    switch = kernel.open_network(target.namespaces["nvswitch"])
+    try:
+        with kernel.inside(switch):
+            drop = TimedDrop(name, ports)
+    finally:
+        os.close(switch)
+    with closing(drop):
+        yield drop
+
+
+def tables(target: Target) -> set[str]:
+    """Names of all nftables tables in the switch."""
+    with table(target, "unused") as drop:
+        return {found.get_attr("NFTA_TABLE_NAME") for found in drop._nft.get_tables()}
+
+
+def prepared(order: Order) -> tuple[Blackhole, UndoRecord]:
+    injector = Blackhole()
+    record = injector.plan(order)
+    record.boot = kernel.boot_id()
+    injector.prepare(record)
+    return injector, record
+
+
+@root
+def test_both_ways_are_dead_from_the_injection_to_the_undo(lab: Lab, target: Target) -> None:
+    with path(lab, 0, 1) as there, path(lab, 1, 0) as back, path(lab, 0, 2) as beside, path(lab, 2, 1) as other:
+        injector, record = prepared(ordered(target))
+        assert eventually(there.open, "the path") and eventually(back.open, "the way back")
+        before = injector.witness(record, "before", 0.1)
+        assert before.effective is False, before
+        assert tables(target) == {"chaos_f1"}, "it bears the fault's id"
+        started = time.monotonic_ns()
+        assert started <= injector.inject(record) <= time.monotonic_ns()
+        assert not there.open()
+        assert not back.open()
+        assert eventually(beside.open, "gpu0 to gpu2") and eventually(other.open, "gpu2 to gpu1")
+        during = injector.witness(record, "during", 0.1)
+        assert during.effective is True, during
+        assert during.numbers["arrived"] == {"forward": 0, "back": 0}
+        assert during.numbers["dropped"] >= 2 * during.numbers["sent"]
+        injector.undo(record)
+        assert eventually(there.open, "the path") and eventually(back.open, "the way back")
+        after = injector.witness(record, "after", 0.1)
+        assert after.effective is False, after
+        assert injector.residue(record) == []
+        assert tables(target) == set()
+        injector.undo(record)  # once more: nothing happens
+        assert injector.residue(record) == []
+
+
+@root
+def test_forward_leaves_the_way_back(lab: Lab, target: Target) -> None:
+    with path(lab, 0, 1) as there, path(lab, 1, 0) as back:
+        injector, record = prepared(ordered(target, direction="forward"))
+        injector.inject(record)
+        assert not there.open()
+        assert eventually(back.open, "the way back")
+        during = injector.witness(record, "during", 0.1)
+        assert during.effective is True, during
+        assert during.numbers["arrived"]["back"] == during.numbers["sent"]
+        injector.undo(record)
+        assert eventually(there.open, "the path")
+
+
+@root
+def test_another_process_undoes_it_from_the_record_alone(lab: Lab, target: Target) -> None:
+    _, record = prepared(ordered(target))
+    other, others = prepared(ordered(target, "f2", source="gpu1", to="gpu2"))
+    assert tables(target) == {"chaos_f1", "chaos_f2"}
+    again = UndoRecord.from_dict(record.as_dict())
+    stranger = Blackhole()
+    assert stranger.residue(again) == ["nftables table bridge chaos_f1"]
+    assert stranger.witness(again, "during", 0.1).effective is None, "what was not measured is not known"
+    stranger.undo(again)
+    stranger.undo(again)
+    assert stranger.residue(again) == []
+    assert tables(target) == {"chaos_f2"}, "another fault's is not touched"
+    other.undo(others)
+
+
+@root
+def test_tables_of_others_are_not_touched(lab: Lab, target: Target) -> None:
+    with table(target, "somebody_elses", ("nvl0", "nvl1")) as foreign:
+        foreign.create()
+        foreign.ready(["nvl2"], 60_000)
+        foreign.start()
+        injector, record = prepared(ordered(target))
+        injector.inject(record)
+        injector.undo(record)
+        assert injector.residue(record) == []
+        assert tables(target) == {"somebody_elses"}
+        with path(lab, 0, 2) as theirs:
+            assert not theirs.open(), "what another has dropped stays dropped"
+        foreign.delete()
+
+
+@root
+def test_the_kernel_ends_it_when_nobody_undoes(lab: Lab, target: Target) -> None:
+    with path(lab, 0, 1) as there:
+        injector, record = prepared(ordered(target, duration=0.3))
+        injector.inject(record)
+        assert injector.witness(record, "during", 0.1).effective is True
+        assert eventually(there.open, "the path again, by the kernel alone")
+        assert tables(target) == {"chaos_f1"}, "nobody has undone it"
+        injector.undo(record)
+
+
+@root
+@pytest.mark.parametrize("again", ["plan", "residue", "undo"])
+def test_a_switch_that_has_gone_took_the_fault_along(target: Target, again: str) -> None:
+    record = Blackhole().plan(ordered(target))
+    gone = dataclasses.asdict(
+        dataclasses.replace(target, namespaces=target.namespaces | {"nvswitch": "/proc/1/fd/999"})
+    )
+    record.target = gone
+    if again == "plan":
+        with pytest.raises(InjectorError, match="no network namespace at /proc/1/fd/999"):
+            Blackhole().plan(ordered(Target(**gone)))
+    elif again == "undo":
+        Blackhole().undo(record)
+    else:
+        assert Blackhole().residue(record) == []
+
+
+@root
+@pytest.mark.parametrize(
+    ("params", "missing"),
+    [
+        ({"to": "gpu9"}, r"a GPU 'gpu9' on this node \(it has gpu0, gpu1, gpu2\)"),
+        ({"source": "eth0"}, "a GPU 'eth0' on this node"),
+    ],
+)
+def test_a_path_that_is_none_is_refused(target: Target, params: dict[str, str], missing: str) -> None:
+    with pytest.raises(InjectorError, match="fabric.blackhole is not possible here; missing: .*" + missing):
+        Blackhole().plan(ordered(target, **params))
+
+
+def test_a_path_to_itself_is_none() -> None:
+    with pytest.raises(ValueError, match="from and to are both gpu0: a path has two different ends"):
+        BlackholeParams("gpu0", "gpu0")
+
+
+def test_without_an_emulated_switch_it_says_what_to_do() -> None:
+    support = Blackhole().support(BlackholeParams("gpu0", "gpu1"), Target(node=0))
+    assert support.reality == "emulated"
+    [missing] = support.missing
+    assert missing.startswith("an emulated NVSwitch: ")
+    assert "use the lab" in missing
+
+
+# -- negative controls: what does not happen must not be witnessed -------------------------------------------------------
+
+
+@root
+@pytest.mark.control
+def test_a_drop_that_was_never_started_is_not_witnessed(
+    lab: Lab, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_nftables.TimedDrop, "start", lambda self: None)
+    injector, record = prepared(ordered(target))
+    injector.inject(record)
+    during = injector.witness(record, "during", 0.1)
+    injector.undo(record)
+    assert during.effective is False, during
+
+
+@root
+@pytest.mark.control
+def test_a_drop_of_one_way_alone_is_not_witnessed_as_both(
+    lab: Lab, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    injector, record = prepared(ordered(target))
+    assert injector._held is not None
+    injector._held.drop.ready(["nvl1"], 60_000)
+    injector.inject(record)
+    during = injector.witness(record, "during", 0.1)
+    injector.undo(record)
+    assert during.effective is not True, during
+
+
+@root
+@pytest.mark.control
+def test_an_undo_that_does_nothing_is_found_out(lab: Lab, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    injector, record = prepared(ordered(target))
+    injector.inject(record)
+    with monkeypatch.context() as patch:
+        patch.setattr(fabric.TimedDrop, "stop", lambda self: None)
+        patch.setattr(fabric.TimedDrop, "delete", lambda self: None)
+        injector.undo(record)
+        assert injector.residue(record) == ["nftables table bridge chaos_f1"]
+        assert injector.witness(record, "after", 0.1).effective is True
+    injector.undo(record)
+    assert injector.residue(record) == []
+
+
+# -- by the node's own agent ---------------------------------------------------------------------------------------------
+
+
+def armed(agent: transport.AgentClient, fault: str, duration: float) -> None:
+    agent.request(
+        "arm",
+        fault=fault,
+        implementation="injectors.fabric:Blackhole",
+        params={"source": "gpu0", "to": "gpu1"},
+        target={"node": 0},
+        duration=duration,
+        at=agent.clock.theirs(time.monotonic_ns()),
+        owner="a-run",
+    )
+    agent.request("fire", fault=fault, at=0)
+
+
+def until(events: queue.SimpleQueue[dict[str, Any]], what: str, **fields: Any) -> dict[str, Any]:
+    """The next event of that name."""
+    while True:
+        event = events.get(timeout=30)
+        if event["event"] == what and fields.items() <= event.items():
+            return event
+
+
+def test_the_nodes_agent_makes_it_and_proves_that_it_is_gone(lab: Lab, tmp_path: FilePath) -> None:
+    events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    agent = transport.start(lab, 0, tmp_path / "log", events.put)
+    armed(agent, "by-agent", 0.4)
+    assert until(events, "witness", phase="during")["effective"] is True
+    ended = until(events, "ended")
+    assert ended["ended_ns"] >= ended["scheduled_ns"]
+    assert until(events, "witness", phase="after")["effective"] is False
+    assert until(events, "undone")["residue"] == []
+    agent.close()
+
+
+@root
+def test_the_path_is_back_although_the_agent_was_killed_and_the_next_agent_clears_up(
+    lab: Lab, target: Target, tmp_path: FilePath
+) -> None:
+    events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    agent = transport.start(lab, 0, tmp_path / "log", events.put)
+    armed(agent, "orphan", 1.0)
+    assert until(events, "witness", phase="during")["effective"] is True
+    pidns = lab.show()["nodes"][0]["pidns"]
+    [pid] = [pid for pid in alive_in(pidns) if b"chaos.agent.main" in FilePath(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(pid, signal.SIGKILL)
+    agent.kill()
+    with path(lab, 0, 1) as there:
+        assert eventually(there.open, "the path again, by the kernel alone")
+    assert tables(target) == {"chaos_orphan"}
+    following = transport.start(lab, 0, tmp_path / "log", events.put)
+    assert following.hello["left"] == []
+    assert tables(target) == set()
+    following.close()
+
+
+@root
+def test_the_machines_own_network_has_no_table_of_ours(lab: Lab, target: Target) -> None:
+    _, record = prepared(ordered(target))
+    with closing(TimedDrop(record.before["table"], ())) as here:
+        assert not here.exists()
+    Blackhole().undo(record)
