@@ -1,10 +1,11 @@
 """A drop between two ports of a bridge that the kernel itself ends: an nftables set with time-outs.
 
 The table is ours alone and bears the fault's id. Its chain drops what enters at one of the two ports and leaves at a
-port named in the set; the set is empty until the fault is fired, and its elements carry the time-out. So the fault is
-one netlink transaction, it ends without any process alive, and undoing it is deleting our table. The transactions that
-start and stop it are encoded beforehand: at their instant they cost one system call (pyroute2's own way costs about a
-millisecond more).
+port named in the set, but for ARP: an NVSwitch resolves no addresses, so a drop one way must not silence the answers
+that the other way needs, nor a retry that comes once a second hold up the path after its end. The set is empty until
+the fault is fired, and its elements carry the time-out. So the fault is one netlink transaction, it ends without any
+process alive, and undoing it is deleting our table. The transactions that start and stop it are encoded beforehand: at
+their instant they cost one system call (pyroute2's own way costs about a millisecond more).
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from pyroute2.nftables.expressions import genex, verdict
 from pyroute2.nftables.main import NFTables, NFTSet, NFTSetElem
 
 _FAMILY_BRIDGE = 7  # NFPROTO_BRIDGE
-_IN_PORT, _OUT_PORT = 6, 7  # NFT_META_IIFNAME, NFT_META_OIFNAME
+_PROTOCOL, _IN_PORT, _OUT_PORT = 1, 6, 7  # NFT_META_PROTOCOL, NFT_META_IIFNAME, NFT_META_OIFNAME
+_ARP = b"\x08\x06"
 _DROP, _ACCEPT = 0, 1
 _TYPE_IFNAME, _IFNAMSIZ = 41, 16
-_EQUAL = 0  # NFT_CMP_EQ
+_EQUAL, _UNEQUAL = 0, 1  # NFT_CMP_EQ, NFT_CMP_NEQ
 _NETLINK_NETFILTER = 12
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11  # NFNL_MSG_BATCH_*
 _NLMSG_HEADER = 16  # bytes before the error code of an acknowledgement
@@ -90,6 +92,8 @@ class TimedDrop:
 
     def _drop_from(self, port: str) -> List[Any]:
         return [
+            genex("meta", {"key": _PROTOCOL, "dreg": 1}),
+            genex("cmp", {"sreg": 1, "op": _UNEQUAL, "data": {"attrs": [("NFTA_DATA_VALUE", _ARP)]}}),
             genex("meta", {"key": _IN_PORT, "dreg": 1}),
             genex("cmp", {"sreg": 1, "op": _EQUAL, "data": {"attrs": [("NFTA_DATA_VALUE", _key(port))]}}),
             genex("meta", {"key": _OUT_PORT, "dreg": 1}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import hypothesis
 import pytest
 
 from tests import controls
@@ -17,6 +18,11 @@ def pytest_configure(config: pytest.Config) -> None:
             controls.disable(name)
         except LookupError as error:
             raise pytest.UsageError(str(error)) from None
+        # The first failure is enough: no search for the smallest one, and none is kept for later runs.
+        hypothesis.settings.register_profile(
+            "disabled", database=None, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
+        )
+        hypothesis.settings.load_profile("disabled")
 
 
 def pytest_report_header() -> str | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from chaos.scoring.verdict import Judged
+from injectors.contract import Evidence
 
 VARIABLE = "CHAOS_DISABLE_CONTROL"  # names the control that is disabled in this process
 
@@ -39,6 +40,11 @@ def passed(*_: Any, **__: Any) -> Any:
     return Judged("pass", "all is well")
 
 
+def witnessed(*_: Any, **__: Any) -> Any:
+    """A witness who has seen whatever should have happened."""
+    return Evidence(True, "it is in effect")
+
+
 _RTO = "tests/scoring/test_rto.py::"
 _BASELINE = "tests/scoring/test_baseline.py::"
 _MEMBERSHIP = "tests/scoring/test_membership.py::"
@@ -47,6 +53,9 @@ _CONSISTENCY = "tests/scoring/test_consistency.py::"
 _VERDICT = "tests/scoring/test_verdict.py::"
 _CARD = "tests/scoring/test_scorecard.py::"
 _DAMAGED = "tests/scoring/test_damaged_journals.py::"
+_FABRIC = "tests/injectors/test_fabric.py::"
+_PROCESS = "tests/injectors/test_process.py::"
+_POWER = "tests/injectors/test_power.py::"
 
 CONTROLS = [
     # Recovery: back at the mark, and staying there.
@@ -79,6 +88,12 @@ CONTROLS = [
         "chaos.scoring.recovery:judge",
         passed,
         _RECOVERY + "test_a_slow_down_of_thirty_percent_that_never_ends_fails_without_a_figure",
+    ),
+    Control(
+        "rto: no dip is excused while the fault is in effect",
+        "chaos.scoring.recovery:unattributed",
+        always(None),
+        _RECOVERY + "test_a_late_dip_while_the_fault_is_in_effect_is_not_excused",
     ),
     Control(
         "baseline: steady enough for the mark",
@@ -189,6 +204,55 @@ CONTROLS = [
         "chaos.scoring.verdict:overall",
         passed,
         _VERDICT + "test_a_run_in_which_chance_drew_no_fault_is_inconclusive",
+    ),
+    # Injectors: witnessed, and gone.
+    Control(
+        "fabric.blackhole: a drop that was never started",
+        "injectors.fabric:Blackhole.witness",
+        witnessed,
+        _FABRIC + "test_a_drop_that_was_never_started_is_not_witnessed",
+    ),
+    Control(
+        "fabric.blackhole: a drop of one way alone",
+        "injectors.fabric:Blackhole.witness",
+        witnessed,
+        _FABRIC + "test_a_drop_of_one_way_alone_is_not_witnessed_as_both",
+    ),
+    Control(
+        "fabric.blackhole: an undo that does nothing",
+        "injectors.fabric:Blackhole.residue",
+        always([]),
+        _FABRIC + "test_an_undo_that_does_nothing_is_found_out",
+    ),
+    Control(
+        "process.signal: a signal that was not sent",
+        "injectors.process:Signal.witness",
+        witnessed,
+        _PROCESS + "test_a_signal_that_was_not_sent_is_not_witnessed",
+    ),
+    Control(
+        "process.signal: a continuation that was not sent",
+        "injectors.process:Signal.residue",
+        always([]),
+        _PROCESS + "test_a_continuation_that_was_not_sent_is_found_out",
+    ),
+    Control(
+        "process.signal: an agent never hits itself",
+        "injectors.process:_ancestors",
+        always([]),
+        _PROCESS + "test_nobody_hits_itself_or_what_is_above",
+    ),
+    Control(
+        "power.off: a power request that is swallowed",
+        "injectors.power:PowerOff.witness",
+        witnessed,
+        _POWER + "test_a_power_request_that_is_swallowed_is_not_witnessed",
+    ),
+    Control(
+        "power.off: a boot that is swallowed",
+        "injectors.power:PowerOff.residue",
+        always([]),
+        _POWER + "test_a_boot_that_is_swallowed_is_found_out",
     ),
 ]
 

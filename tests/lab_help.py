@@ -6,8 +6,9 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from chaos.lab import namespace
@@ -32,10 +33,10 @@ def eventually(look: Callable[[], T], what: str) -> T:
 def alive_in(pidns: int) -> list[int]:
     """Processes of this machine in a PID namespace."""
     found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for process in Path("/proc").iterdir():
         try:
-            if os.stat(f"/proc/{name}/ns/pid").st_ino == pidns:
-                found.append(int(name))
+            if process.name.isdigit() and (process / "ns/pid").stat().st_ino == pidns:
+                found.append(int(process.name))
         except OSError:
             continue
     return found
@@ -50,7 +51,7 @@ def descriptors(lab: LabClient, node: int, kinds: Iterable[str]) -> dict[str, in
     return {kind: fds[kind] for kind in wanted}
 
 
-class Path:
+class Datagrams:
     """Datagrams from one GPU of a node to another over the NVSwitch, sent and received by the test itself."""
 
     def __init__(self, lab: LabClient, node: int, source: int, to: int) -> None:
@@ -81,9 +82,9 @@ class Path:
 
 
 @contextmanager
-def path(lab: LabClient, source: int, to: int, node: int = 0):
+def path(lab: LabClient, source: int, to: int, node: int = 0) -> Iterator[Datagrams]:
     """A path between two GPUs, closed in the end."""
-    made = Path(lab, node, source, to)
+    made = Datagrams(lab, node, source, to)
     try:
         yield made
     finally:

@@ -44,7 +44,7 @@ class Agents:
         """The agent of a node, or of the ``CONTROLLER``; started if there is none, or if its node has booted since.
 
         Raises:
-            AgentError: it does not start.
+            AgentError: it does not start, or its node still has something of a former fault.
         """
         with self._lock:
             client = self._clients.get(node)
@@ -52,6 +52,8 @@ class Agents:
             client = self._start(node)
             with self._lock:
                 self._clients[node] = client
+            if client.hello["left"]:  # of a former run; nothing new is broken on top of it
+                raise AgentError(f"{client.name} still has a former fault: {'; '.join(client.hello['left'])}")
         return client
 
     def _start(self, node: int) -> AgentClient:

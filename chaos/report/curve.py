@@ -16,7 +16,7 @@ from chaos.scoring import record, timeline
 from chaos.scoring.fields import NS, NS_PER_MS, integer, mapping, number, objects, text
 from chaos.scoring.windows import WINDOW, Step, windows
 
-_STALL_POINTS = 16  # of the line within one stall
+_STALL_POINTS = 32  # of the line within one stall
 Point = tuple[int, float]  # ns, steps a second
 
 
@@ -112,12 +112,12 @@ def _episodes(card: Mapping[str, Any], spans: Sequence[Span], last: int) -> Iter
     for figure in reading.recoveries(card):
         name = text(figure, "fault") or "fault"
         at, ms = integer(figure, "recovered_ns"), number(figure, "ms")
-        if at is not None and ms is not None:
-            since = at - round(ms * NS_PER_MS)
-        else:
-            # Overlapping faults are told as one, their names joined.
-            since = min((span.since for span in spans if span.name in name.split(" + ")), default=-1)
+        if ms is None:
             at = None
+        # Overlapping faults are told as one, their names joined.
+        stamped = [span.since for span in spans if span.name in name.split(" + ")]
+        counted = -1 if at is None or ms is None else at - round(ms * NS_PER_MS)
+        since = min(stamped, default=counted)
         if since >= 0:
             seen = number(figure, "observed_s")
             yield Episode(name, since, at, last if seen is None else min(last, since + round(seen * NS)), figure)
@@ -162,6 +162,6 @@ def _stall(begin: int, following: int, end: int, work: float, median: float | No
     stop = following - round(NS / median) if median else begin
     gap = max(0, stop - begin)
     instants = (
-        [begin + round(gap * (1 - 0.5**k)) for k in range(_STALL_POINTS)] if gap * (median or 0) > NS else [begin]
+        [begin + round(gap * (1 - 0.8**k)) for k in range(_STALL_POINTS)] if gap * (median or 0) > NS else [begin]
     )
     return [(at, work * NS / max(1, end - at)) for at in instants]

@@ -99,7 +99,7 @@ def _unmeasured(card: Mapping[str, Any]) -> Iterable[str]:
         if "demonstrated" in reason:
             yield "repeat the experiment until the evidence suffices, or ask for `require: observed`"
         elif "noisy" in reason:
-            spread = words.ratio(round(number(paces, "cv") or 0, 4))
+            spread = words.spread(number(paces, "cv"))
             yield (
                 f"the undisturbed job's throughput varies by {spread}: keep other load off the machine, use fewer "
                 "ranks, or make steps longer (`workload.step`)"

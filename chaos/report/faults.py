@@ -57,7 +57,7 @@ def _fault(each: Mapping[str, Any]) -> Fault:
         meaning=_REALITY.get(reality, ""),
         target=words.target(each.get("target")),
         params=words.params(each.get("params")),
-        lasted="" if number(each, "for_s") is None else words.seconds(number(each, "for_s")),
+        lasted="" if number(each, "for_s") is None else words.nominal(number(each, "for_s")),
         state=state,
         note=note,
         timing=tuple(_timing(each)),

@@ -49,7 +49,7 @@ def headline(card: Mapping[str, Any]) -> list[tuple[str, str, str, str | None, f
     if rto:
         figure = _recovery(rto)
         several = len(reading.recoveries(card)) > 1
-        name = "Recovery time, worst fault" if several else "Recovery time (RTO)"
+        name = "Worst recovery time (RTO)" if several else "Recovery time (RTO)"
         shown.append((name, figure.value, f"pass mark {figure.mark}", figure.verdict, figure.gauge))
         shown.append(("From the fault's end", *_from_end(rto), None, None))
     else:
@@ -86,7 +86,7 @@ def _recovery(rto: Mapping[str, Any]) -> Figure:
         value=value,
         interval=words.interval(number(rto, "low_ms"), number(rto, "high_ms")),
         resolution=words.ms(number(rto, "resolution_ms")),
-        mark=words.NONE if mark is None else f"under {words.ms(mark)}",
+        mark=words.NONE if mark is None else f"under {words.nominal(mark / 1e3)}",
         verdict=reading.verdict(rto),
         level=text(rto, "level") or words.NONE,
         evidence="; ".join(evidence),
@@ -162,7 +162,7 @@ def _consistency_facts(found: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     compared = integer(replayed, "compared")
     if compared:
         differ = words.count(integer(replayed, "disagreed") or 0)
-        yield "steps done again and compared with the first time", f"{words.count(compared)}, {differ} differ"
+        yield "steps done again and compared with the first time", f"{words.count(compared)} compared, {differ} differ"
 
 
 def _steady(told: list[Hypothesis]) -> Figure:

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from chaos.report import reading, replay, words
+from chaos.report import environment, reading, replay, words
 from chaos.report.explain import advice
 from chaos.report.faults import faults
 from chaos.report.figures import figures
 from chaos.report.stages import stages
 from chaos.report.steady import PHASES, hypotheses
-from chaos.scoring.fields import mapping, objects, text
+from chaos.scoring.fields import objects, text
 
 _MARKS = {"pass": "✅", "fail": "❌", "inconclusive": "❔", "aborted": "⏹️", "error": "⛔"}
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
@@ -23,7 +23,7 @@ def page(card: Mapping[str, Any]) -> str:
         f"# {_MARKS[verdict]} {_plain(reading.name(card))}: {verdict}",
         f"**{_plain(reading.reason(card))}**",
         _plain(text(card, "about") or ""),
-        _section("What to change", [f"- {_plain(each)}" for each in advice(card)]),
+        _section("What to change", [f"- {_coded(each)}" for each in advice(card)]),
         _section("Figures", _figures(card)),
         _section("Faults", _faults(card)),
         _section("Recovery, stage by stage", _stages(card)),
@@ -119,22 +119,23 @@ def _findings(card: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _run(card: Mapping[str, Any]) -> Iterable[str]:
-    workload = ", ".join(
-        f"{key} {words.plain(value)}" for key, value in mapping(card, "workload").items() if value is not None
-    )
-    for name, value in (
-        ("Run", text(card, "run")),
-        ("Began", words.wall(text(card, "started"))),
-        ("Ended", words.wall(text(card, "ended"))),
-        ("Seed", card.get("seed")),
-        ("Workload", workload or None),
-        ("Version", text(card, "version")),
-    ):
-        if value not in (None, words.NONE):
-            yield f"- {name}: {_plain(str(value))}"
+    for name, value in environment.rows(card):
+        yield f"- {name}: {_plain(value)}"
     yield f"- Again: `{replay.command(card)}`"
 
 
 def _plain(told: str) -> str:
     """Text as text: nothing in it can become a table cell, a link or HTML."""
-    return _SPECIAL.sub(r"\\\1", " ".join(told.split(" ")).replace("\r", " ").replace("\n", " "))
+    return _plain_part(" ".join(told.split()))
+
+
+def _coded(told: str) -> str:
+    """Text in which `backticks` mark code, and stay."""
+    parts = " ".join(told.split()).split("`")
+    if len(parts) % 2 == 0:  # one that nothing closes is a character like any other
+        return _plain(told)
+    return "`".join(part if k % 2 else _plain_part(part) for k, part in enumerate(parts))
+
+
+def _plain_part(part: str) -> str:
+    return _SPECIAL.sub(r"\\\1", part)

@@ -1,7 +1,7 @@
 """The plots of throughput: the whole run, and closely around each fault."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
@@ -12,7 +12,7 @@ from chaos.scoring.fields import NS, NS_PER_MS
 
 BEFORE_NS = NS // 2  # of the fault, in the close view
 AFTER_NS = NS  # of the recovery
-_LETTER = 6.4  # pixels, on average
+_LETTER = 7.8  # pixels, in bold, on average
 _At = Callable[[int], float]  # from ns to pixels
 
 
@@ -24,10 +24,10 @@ class Paper:
     width: int
     height: int
     ticks: int
+    top: int = 46
 
     left = 52
     right = 14
-    top = 46
     bottom = 46
 
 
@@ -56,7 +56,8 @@ def close(curve: Curve, episode: Episode) -> Markup:
     """From half a second before a fault to a second after its recovery."""
     view = close_view(curve, episode)
     said = f"Throughput around {episode.name}, {_recovered(episode)}"
-    return Markup().join(_draw(curve, view, paper, said, phases=False) for paper in PAPERS)
+    papers = (replace(paper, top=28, height=paper.height - 18) for paper in PAPERS)  # no phases at the top
+    return Markup().join(_draw(curve, view, paper, said, phases=False) for paper in papers)
 
 
 def close_view(curve: Curve, episode: Episode) -> View:
@@ -169,7 +170,8 @@ def _recoveries(curve: Curve, view: View, at: _At, paper: Paper) -> Iterable[Mar
         yield svg.element("line", x1=x, x2=x, y1=paper.top, y2=bottom, class_="recovered")
         yield svg.element("path", d=f"M{x - 5:.1f} {bottom + 7}h10l-5 -7z", class_="recovered-foot")
         told = f"recovered {words.ms((episode.recovered - episode.since) / NS_PER_MS)}"
-        place = _placed(x + 6, told, paper)
+        fits = x + 6 + _LETTER * len(told) <= paper.width
+        place = x + 6 if fits else x - 6 - _LETTER * len(told)
         if place >= free_from:
             yield svg.text(place, bottom - 8, told, "recovered-name")
             free_from = place + _LETTER * (len(told) + 1)
@@ -181,7 +183,7 @@ def _phases(curve: Curve, at: _At) -> Iterable[Markup]:
         if end - start < 2:
             continue
         yield svg.element("line", x1=start + 1, x2=end - 1, y1=5, y2=5, class_="phase")
-        if end - start > _LETTER * len(name) + 4:
+        if end - start > _LETTER * len(name):
             yield svg.text((start + end) / 2, 17, name, "phase-name", "middle")
 
 

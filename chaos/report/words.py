@@ -14,19 +14,28 @@ _UNIT = re.compile(r"(?<=\d)(?=[a-z])")
 
 
 def ms(value: float | None) -> str:
-    """A duration in milliseconds, with its unit; negative ones too (before the instant that it is counted from)."""
+    """A measured duration in milliseconds, to three or four digits; negative: before what it is counted from."""
     if value is None or not math.isfinite(value):
         return NONE
     size = abs(value)
-    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
-    if size >= 10_000:
-        size, digits = round(size, -2), 0
-    text = _spaced(show("duration", round(size / 1e3, digits + 3)))
-    return f"−{text}" if value < 0 and round(size, digits) else text
+    if size >= 60_000:
+        text = _spaced(show("duration", round(size / 1e3, 1)))
+    elif size >= 1_000:
+        text = f"{size / 1e3:.{3 if size < 10_000 else 2}f}{_NBSP}s"
+    else:
+        text = f"{size:.{0 if size >= 100 or size < 0.0005 else 1 if size >= 10 else 2 if size >= 1 else 3}f}{_NBSP}ms"
+    return f"−{text}" if value <= -0.0005 else text
+
+
+def nominal(value: float | None) -> str:
+    """A duration in seconds that somebody chose (a pass mark, a setting), as it was chosen: ``800 ms``."""
+    if value is None or not 0 <= value < math.inf:
+        return NONE
+    return _spaced(show("duration", round(value, 9)))
 
 
 def seconds(value: float | None) -> str:
-    """A duration in seconds, with its unit."""
+    """A measured duration in seconds."""
     return ms(None if value is None else value * 1e3)
 
 
@@ -50,6 +59,11 @@ def ratio(value: float | None) -> str:
     # Three significant digits of what is missing, rounded down.
     digits = min(12, max(3, 2 - math.floor(math.log10(lacks))))
     return show("ratio", math.floor(value * 10**digits + 1e-6) / 10**digits)
+
+
+def spread(value: float | None) -> str:
+    """A coefficient of variation as a percentage, to a hundredth."""
+    return NONE if value is None or not 0 <= value < math.inf else show("ratio", round(value, 4))
 
 
 def rate(value: float | None) -> str:

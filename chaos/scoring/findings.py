@@ -89,8 +89,9 @@ def _recovery(recoveries: Iterable[dict[str, Any]]) -> Iterable[Finding]:
                 "take checkpoints more often, or recover from a live replica",
             )
         for dip in each.get("dips") or []:
+            decides = each["strict_ms"] is None or each["strict_ms"] >= each["pass_ms"]
             yield _finding(
-                "P2",
+                "P1" if decides else "P2",
                 f"{each['fault']}: throughput dipped once more {dip['at_ms']:.0f} ms after the fault and lost "
                 f"{dip['lost_ms']:.0f} ms; read strictly the recovery took "
                 + ("longer than was observed" if each["strict_ms"] is None else f"{each['strict_ms']:.0f} ms"),

@@ -8,7 +8,7 @@ from chaos.scoring import breakdown, rto
 from chaos.scoring.baseline import Baseline, unusable
 from chaos.scoring.fields import NS, NS_PER_MS, Event
 from chaos.scoring.record import FaultRecord, Marks, Record
-from chaos.scoring.rto import Recovery
+from chaos.scoring.rto import Dip, Recovery
 from chaos.scoring.timeline import Timeline, replayed, survivors
 from chaos.scoring.verdict import Judged
 from chaos.scoring.windows import WINDOW
@@ -79,10 +79,29 @@ def judge(group: Group, found: Recovery, baseline: Baseline | None, marks: Marks
         hold = marks.terms.hold_s
         text = f"{group.name}: throughput was back after {ms:.0f} ms, but was not observed for {hold:g} s after that"
         return Judged("inconclusive", text)
+    dip = unattributed(group, found, marks)
+    if dip is not None:
+        text = f"throughput was back after {ms:.0f} ms, but dipped again {(dip.start - group.since) / NS_PER_MS:.0f} ms"
+        why = f"while the fault was in effect, and lost {dip.lost_ns / NS_PER_MS:.0f} ms"
+        return Judged(
+            "inconclusive", f"{group.name}: {text} after it began, {why}: one run cannot tell whose doing it is"
+        )
     if marks.required == "demonstrated":
         text = f"{group.name}: back after {ms:.0f} ms, observed once; `require: demonstrated` asks for a series of runs"
         return Judged("inconclusive", text)
     return Judged("pass", f"{group.name}: throughput was back after {ms:.0f} ms")
+
+
+def unattributed(group: Group, found: Recovery, marks: Marks) -> Dip | None:
+    """The isolated dip that decides between pass and fail and began while the fault was in effect.
+
+    A dip after the fault's end is taken for what machines do by themselves. While something is broken that is too kind:
+    it may be the fault's own effect, late.
+    """
+    strict_s = None if found.strict_at is None else (found.strict_at - group.since) / NS
+    if strict_s is not None and strict_s < marks.rto_s:
+        return None
+    return next((dip for dip in found.dips if dip.start < group.ended), None)
 
 
 def measure(

@@ -149,7 +149,7 @@ def test_an_undo_that_never_works_is_told_and_kept(agent: AgentProcess) -> None:
     assert agent.record().exists()
 
 
-# -- disarmed, or left alone -------------------------------------------------------------------------------------------
+# -- disarmed, or left alone ------------------------------------------------------------------------------------------
 
 
 def test_disarmed_before_it_is_fired_it_is_never_made(agent: AgentProcess) -> None:
@@ -249,7 +249,7 @@ def test_a_goodbye_undoes_even_what_was_to_be_held(agent: AgentProcess) -> None:
     agent.gone()
 
 
-# -- killed ------------------------------------------------------------------------------------------------------------
+# -- killed -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_killed_agents_fault_is_undone_by_the_next_from_the_record_alone(agent: AgentProcess) -> None:
@@ -321,7 +321,7 @@ def test_an_orphan_whose_injector_is_gone_is_told_and_kept(agent: AgentProcess) 
         assert following.record().exists()
 
 
-# -- requests ----------------------------------------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------------------------------------------
 
 
 def test_two_faults_at_once_are_independent(agent: AgentProcess) -> None:

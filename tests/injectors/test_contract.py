@@ -80,9 +80,9 @@ def test_a_record_of_another_version_is_refused(version: object) -> None:
 
 
 def test_what_is_no_record_is_refused() -> None:
-    with pytest.raises(InjectorError, match="this is no undo record: .*'fault'"):
+    with pytest.raises(InjectorError, match=r"this is no undo record: .*'fault'"):
         UndoRecord.from_dict({"version": RECORD_VERSION})
-    with pytest.raises(InjectorError, match="this is no undo record: .*surprise"):
+    with pytest.raises(InjectorError, match=r"this is no undo record: .*surprise"):
         UndoRecord.from_dict({"version": RECORD_VERSION, "surprise": 1})
 
 

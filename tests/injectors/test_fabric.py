@@ -6,14 +6,16 @@ import dataclasses
 import os
 import queue
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import pytest
 from lab_help import alive_in, eventually, path
+from pyroute2 import IPRoute
 
 from chaos.lab.cluster import Lab
 from chaos.lab.topology import LabSpec
@@ -116,6 +118,23 @@ def test_forward_leaves_the_way_back(lab: Lab, target: Target) -> None:
 
 
 @root
+def test_addresses_are_resolved_through_a_dead_path(lab: Lab, target: Target) -> None:
+    """NVLink knows no ARP: a drop one way must leave the other way, although that needs answers over the dead one."""
+    with path(lab, 0, 1) as there, path(lab, 1, 0) as back:
+        injector, record = prepared(ordered(target, direction="forward"))
+        injector.inject(record)
+        for gpu in ("gpu0", "gpu1"):
+            fd = kernel.open_network(target.namespaces[gpu])
+            with kernel.inside(fd), IPRoute() as net:
+                for known in net.get_neighbours(family=socket.AF_INET):
+                    net.neigh("del", dst=known.get("dst"), ifindex=known["ifindex"])
+            os.close(fd)
+        assert eventually(back.open, "the way back, resolved anew")
+        assert not there.open()
+        injector.undo(record)
+
+
+@root
 def test_another_process_undoes_it_from_the_record_alone(lab: Lab, target: Target) -> None:
     _, record = prepared(ordered(target))
     other, others = prepared(ordered(target, "f2", source="gpu1", to="gpu2"))
@@ -201,7 +220,7 @@ def test_without_an_emulated_switch_it_says_what_to_do() -> None:
     assert "use the lab" in missing
 
 
-# -- negative controls: what does not happen must not be witnessed -------------------------------------------------------
+# -- negative controls: what does not happen must not be witnessed ----------------------------------------------------
 
 
 @root
@@ -246,7 +265,7 @@ def test_an_undo_that_does_nothing_is_found_out(lab: Lab, target: Target, monkey
     assert injector.residue(record) == []
 
 
-# -- by the node's own agent ---------------------------------------------------------------------------------------------
+# -- by the node's own agent ------------------------------------------------------------------------------------------
 
 
 def armed(agent: transport.AgentClient, fault: str, duration: float) -> None:
@@ -271,7 +290,7 @@ def until(events: queue.SimpleQueue[dict[str, Any]], what: str, **fields: Any) -
             return event
 
 
-def test_the_nodes_agent_makes_it_and_proves_that_it_is_gone(lab: Lab, tmp_path: FilePath) -> None:
+def test_the_nodes_agent_makes_it_and_proves_that_it_is_gone(lab: Lab, tmp_path: Path) -> None:
     events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     agent = transport.start(lab, 0, tmp_path / "log", events.put)
     armed(agent, "by-agent", 0.4)
@@ -285,14 +304,14 @@ def test_the_nodes_agent_makes_it_and_proves_that_it_is_gone(lab: Lab, tmp_path:
 
 @root
 def test_the_path_is_back_although_the_agent_was_killed_and_the_next_agent_clears_up(
-    lab: Lab, target: Target, tmp_path: FilePath
+    lab: Lab, target: Target, tmp_path: Path
 ) -> None:
     events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     agent = transport.start(lab, 0, tmp_path / "log", events.put)
     armed(agent, "orphan", 1.0)
     assert until(events, "witness", phase="during")["effective"] is True
     pidns = lab.show()["nodes"][0]["pidns"]
-    [pid] = [pid for pid in alive_in(pidns) if b"chaos.agent.main" in FilePath(f"/proc/{pid}/cmdline").read_bytes()]
+    [pid] = [pid for pid in alive_in(pidns) if b"chaos.agent.main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(pid, signal.SIGKILL)
     agent.kill()
     with path(lab, 0, 1) as there:

@@ -77,7 +77,7 @@ def test_a_node_that_is_off_cannot_lose_its_power(lab: Lab) -> None:
 
 
 def test_without_a_lab_it_says_what_is_missing() -> None:
-    with pytest.raises(InjectorError, match="power.off is not possible here; missing: a lab: .* BMC"):
+    with pytest.raises(InjectorError, match=r"power.off is not possible here; missing: a lab: .* BMC"):
         PowerOff().plan(Order("f1", PowerOffParams(), Target(node=0), 1.0))
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from lab_help import eventually
@@ -49,7 +50,7 @@ def start() -> Iterator[Start]:
 def process_of(pid: int) -> dict[str, int]:
     ticks = start_ticks(pid)
     assert ticks is not None
-    return {"pid": pid, "start": ticks, "pidns": os.stat("/proc/self/ns/pid").st_ino}
+    return {"pid": pid, "start": ticks, "pidns": Path("/proc/self/ns/pid").stat().st_ino}
 
 
 def ordered(name: str, target: dict[str, int] | None, duration: float | None = None) -> Order:
@@ -193,6 +194,7 @@ def test_of_another_boot_nothing_is_left(start: Start) -> None:
     assert process._stat(child.pid)[0] == "T"
 
 
+@pytest.mark.control
 def test_nobody_hits_itself_or_what_is_above() -> None:
     pid = os.getpid()
     while pid > 0:
@@ -229,7 +231,7 @@ def test_a_command_name_may_hold_spaces_and_brackets() -> None:
         child.kill()
 
 
-# -- negative controls ---------------------------------------------------------------------------------------------------
+# -- negative controls ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.control

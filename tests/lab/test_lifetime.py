@@ -34,7 +34,7 @@ class Traces:
         self._pidns = [node["pidns"] for node in shown["nodes"]]
         for node in range(len(shown["nodes"])):
             fds = lab.namespaces(node)
-            self.namespaces |= {os.readlink(f"/proc/self/fd/{fd}") for fd in fds.values()}
+            self.namespaces |= {str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in fds.values()}
             for fd in fds.values():
                 os.close(fd)
 
@@ -127,11 +127,11 @@ def test_a_folder_far_down_will_do(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab/node0").write_text("a file is in the way")
-    with pytest.raises(LabError, match="the lab cannot be built: FileExistsError.*node0"):
+    with pytest.raises(LabError, match=r"the lab cannot be built: FileExistsError.*node0"):
         Lab.up(LabSpec(1, 1), tmp_path / "lab")
 
 
-# -- labs that stay ------------------------------------------------------------------------------------------------
+# -- labs that stay ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_what_is_no_name_is_refused(labs_folder: Path, name: str) -> None:
     assert not labs_folder.exists()
 
 
-# -- who may ---------------------------------------------------------------------------------------------------------
+# -- who may ----------------------------------------------------------------------------------------------------------
 
 
 def test_where_labs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_where_labs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_keeper_that_does_not_speak_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = cluster.wire.pair()
     monkeypatch.setattr(cluster, "START_TIMEOUT", 0.01)
-    with ours, theirs, pytest.raises(LabError, match="not up after 0.01 s: set CHAOS_DEBUG=1"):
+    with ours, theirs, pytest.raises(LabError, match=r"not up after 0\.01 s: set CHAOS_DEBUG=1"):
         cluster._await_ready(ours)
     ours, theirs = cluster.wire.pair()
     theirs.close()

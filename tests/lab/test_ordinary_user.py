@@ -122,8 +122,8 @@ def limited() -> Iterator[list[str]]:
         pytest.skip("several users in one user namespace need root to map them")
     holder = subprocess.Popen(["unshare", "--user", "sleep", "1000"])
     try:
-        ours = os.readlink("/proc/self/ns/user")
-        eventually(lambda: os.readlink(f"/proc/{holder.pid}/ns/user") != ours, "the user namespace")
+        ours, theirs = Path("/proc/self/ns/user"), Path(f"/proc/{holder.pid}/ns/user")
+        eventually(lambda: theirs.readlink() != ours.readlink(), "the user namespace")
         for kind in ("uid", "gid"):
             Path(f"/proc/{holder.pid}/{kind}_map").write_text("0 0 65535")
         limit = 'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --reuid=1 --regid=1 --clear-groups "$@"'

@@ -46,13 +46,13 @@ class Job:
             self._add("hello", self.t - S, rank, v=1, node=rank // 2, gpu=rank % 2, hash_alg="xxh3_64")
             self._add("member", self.t - S // 2, rank, rank=rank, gen=1, world=self.ranks)
 
-    def until(self, end: int, slower: float = 1.0) -> Job:
+    def until(self, end: int) -> Job:
         while self.t + STEP < end:
-            self.one(slower)
+            self.one()
         return self
 
-    def one(self, slower: float = 1.0) -> None:
-        self.t += round(STEP * slower * max(0.6, self.rng.gauss(1, self.jitter)))
+    def one(self) -> None:
+        self.t += round(STEP * max(0.6, self.rng.gauss(1, self.jitter)))
         self.step += 1
         for rank in range(self.ranks):
             wrong = self.corrupt_from is not None and self.step >= self.corrupt_from and rank == self.ranks - 1
@@ -91,16 +91,16 @@ class Run:
 
     seed: int = 7
     faults: list[Event] = field(default_factory=list)
-    hold: float = 2.0
-    require: str = "observed"
     journal: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.job = Job(random.Random(self.seed), ORIGIN + 3 * S)
         self.job.hello()
-        self.write("journal", ORIGIN, schema="chaos.journal/1", run="20261130-224000-nvswitch-839b", boot="e900e2a5-f352")
+        self.write(
+            "journal", ORIGIN, schema="chaos.journal/1", run="20261130-224000-nvswitch-839b", boot="e900e2a5-f352"
+        )
         self.journal[-1] |= {"wall": "2026-11-30T22:40:00.578+00:00", "version": "0.1.0"}
-        score = {"rto": 0.8, "recovered_at": 0.95, "consistency": 0.9999, "hold": self.hold, "require": self.require}
+        score = {"rto": 0.8, "recovered_at": 0.95, "consistency": 0.9999, "hold": 2.0, "require": "observed"}
         experiment = {
             "name": "nvswitch-path-blackhole",
             "about": "One NVSwitch path between two GPUs of a node drops everything for half a second.",
@@ -119,19 +119,22 @@ class Run:
     def write(self, kind: str, t: int, **more: Any) -> None:
         self.journal.append({"e": kind, "t": t, **more})
 
-    def baseline(self) -> int:
-        """Five seconds of the undisturbed job; returns the end (ns)."""
+    def baseline(self) -> None:
+        """Five seconds of the undisturbed job."""
         start = self.job.t
         self.write("phase", start, phase="baseline")
         self.job.until(start + 5 * S)
         self.write("baseline", self.job.t, from_ns=start, to_ns=self.job.t)
-        return self.job.t
 
-    def probes(self, when: str, *, throughput: bool = True, names: tuple[str, ...] = ("loss", "replicas_agree")) -> None:
+    def probes(
+        self, when: str, *, throughput: bool = True, names: tuple[str, ...] = ("loss", "replicas_agree")
+    ) -> None:
         t = self.job.t
         share = "99.9728%" if throughput else "61.3%"
         told = [("throughput", "at least 95% of baseline", throughput, f"{share} is at least 95% of the baseline")]
-        told += [(name, "is finite" if name == "loss" else "at least 99.99%", True, f"{name} is well") for name in names]
+        told += [
+            (name, "is finite" if name == "loss" else "at least 99.99%", True, f"{name} is well") for name in names
+        ]
         if when in ("before", "after"):
             self.write("phase", t, phase=when)
         for name, tolerance, ok, text in told:
@@ -139,26 +142,24 @@ class Run:
             fields = {"value": 49.6, "error": None, "ms": 1.9}
             self.write("probe", t, when=when, probe=f"workload.{name}", tolerance=tolerance, ok=ok, text=said, **fields)
 
-    def fault(self, number: int, at: int, lasts: int, *, witnessed: bool | None = True, residue: list[str] | None = None) -> None:
+    def fault(self, number: int, at: int, lasts: int, *, witnessed: bool = True, residue: tuple[str, ...] = ()) -> None:
         """A fault that takes effect at ``at`` (ns) and is undone."""
         key = self.faults[number]["id"]
-        self.write("fault", at - S // 2, id=key, what="possible", reality="emulated")
-        self.write("fault", at - S // 3, id=key, what="armed", record={"implementation": "injectors.fabric:Blackhole"})
-        seen = (("before", at - S // 4, False, "7 of 7 datagrams arrived from gpu0 to gpu1, 7 of 7 back"),)
-        self._witness(key, seen)
-        self.write("fault", at + MS, id=key, what="fired", scheduled_ns=at - 84_000, effect_ns=at)
-        text = "0 of 8 datagrams arrived from gpu0 to gpu1, 0 of 8 back; 23 packets dropped so far"
-        if not witnessed:
-            text = "8 of 8 datagrams arrived from gpu0 to gpu1" if witnessed is False else "no datagram could be sent"
-        self._witness(key, (("during", at + 100 * MS, witnessed, text),))
+        well = "7 of 7 datagrams arrived from gpu0 to gpu1, 7 of 7 back"
+        dead = "0 of 8 datagrams arrived from gpu0 to gpu1, 0 of 8 back; 23 packets dropped so far"
+        text = dead if witnessed else well
         end = at + lasts
-        self.write("fault", end + MS, id=key, what="ended", scheduled_ns=end, ended_ns=end + 112_000, early=False)
-        self._witness(key, (("after", end + 100 * MS, False, "7 of 7 datagrams arrived from gpu0 to gpu1, 7 of 7 back"),))
-        self.write("fault", end + 101 * MS, id=key, what="undone", residue=residue or [])
+        self._told(key, at - S // 2, "possible", reality="emulated")
+        self._told(key, at - S // 3, "armed", record={"implementation": "injectors.fabric:Blackhole"})
+        self._told(key, at - S // 4, "witness", phase="before", effective=False, text=well, numbers={})
+        self._told(key, at + MS, "fired", scheduled_ns=at - 84_000, effect_ns=at)
+        self._told(key, at + 100 * MS, "witness", phase="during", effective=witnessed, text=text, numbers={})
+        self._told(key, end + MS, "ended", scheduled_ns=end, ended_ns=end + 112_000, early=False)
+        self._told(key, end + 100 * MS, "witness", phase="after", effective=False, text=well, numbers={})
+        self._told(key, end + 101 * MS, "undone", residue=list(residue))
 
-    def _witness(self, key: str, seen: tuple[tuple[str, int, bool | None, str], ...]) -> None:
-        for phase, t, effective, text in seen:
-            self.write("fault", t, id=key, what="witness", phase=phase, effective=effective, text=text, numbers={})
+    def _told(self, key: str, t: int, what: str, **more: Any) -> None:
+        self.write("fault", t, id=key, what=what, **more)
 
     def end(self, reason: str = "completed") -> Run:
         if reason == "completed":
@@ -190,7 +191,8 @@ def planned(name: str = "blackhole", number: int = 0, **more: Any) -> Event:
 
 
 def _until_fault(run: Run) -> int:
-    run.probes("before") if run.baseline() else None
+    run.baseline()
+    run.probes("before")
     run.write("phase", run.job.t, phase="faults")
     at = run.job.t + S
     run.job.until(at)
@@ -287,7 +289,7 @@ def left_over() -> Run:
     """Something of the fault is left on its node."""
     run = Run(faults=[planned()])
     at = _until_fault(run)
-    run.fault(0, at, 500 * MS, residue=["nftables table chaos_20261130 in the namespace of nvswitch, node 0"])
+    run.fault(0, at, 500 * MS, residue=("nftables table chaos_20261130 in the namespace of nvswitch, node 0",))
     _recovered(run, at, 318)
     return run.end()
 
@@ -315,12 +317,12 @@ def storm() -> Run:
     run = Run(faults=[planned(), planned("second path", 1), planned("rank killed", 2, kind="process.signal")])
     at = _until_fault(run)
     run.fault(0, at, 500 * MS)
-    run.probes("during", names=())
+    run.probes("during", others=False)
     _recovered(run, at, 318)
     later = run.job.t + S
     run.job.until(later)
     run.fault(1, later, 500 * MS)
-    run.probes("during", throughput=False, names=())
+    run.probes("during", throughput=False, others=False)
     run.fault(2, later + 200 * MS, 100 * MS)
     _recovered(run, later, 640)
     return run.end()

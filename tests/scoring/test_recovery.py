@@ -104,6 +104,23 @@ def test_no_figure_is_judged_against_a_baseline_as_noisy_as_the_mark():
     assert card["verdict"] == "inconclusive"
 
 
+@pytest.mark.control
+def test_a_late_dip_while_the_fault_is_in_effect_is_not_excused():
+    """Ten good steps, then the fault's own effect: read kindly this would be a recovery in 13 ms."""
+    at = stalled(ends(), EFFECT + 1000 * MS, 220 * MS)
+    card = scored(at, told=happened(length=1500 * MS))
+    assert card["verdict"] == "inconclusive"
+    assert "dipped again" in card["reason"]
+    assert "while the fault was in effect" in card["reason"]
+    assert scored(at, told=happened(length=500 * MS))["verdict"] == "pass"
+
+
+def test_a_dip_during_the_fault_that_cannot_decide_is_only_told():
+    card = scored(stalled(ends(), EFFECT + 300 * MS, 150 * MS), told=happened(length=1500 * MS))
+    assert card["verdict"] == "pass"
+    assert card["rto"]["strict_ms"] < 800
+
+
 def test_one_run_demonstrates_no_recovery_time():
     card = scored(stalled(ends(), EFFECT, 120 * MS), score={"require": "demonstrated"})
     assert card["rto"]["verdict"] == "inconclusive"

@@ -140,7 +140,7 @@ def test_an_isolated_dip_is_found_with_the_strict_figure():
     (dip,) = found["rto"]["dips"]
     assert dip["lost_ms"] == pytest.approx(150, abs=20)
     assert found["rto"]["strict_ms"] == pytest.approx(1350, abs=30)
-    assert has([(f["priority"], f["text"]) for f in found["findings"]], "P2", "dipped once more", "read strictly")
+    assert has([(f["priority"], f["text"]) for f in found["findings"]], "P1", "dipped once more", "read strictly")
 
 
 def test_a_job_that_lost_a_member_for_good_is_told_what_it_can_reach():

@@ -63,7 +63,7 @@ def test_hello_requests_and_goodbye(start: Start, lab: Lab, tmp_path: Path, even
     agent.close()
     assert agent.gone
     agent.close()  # idempotent
-    with pytest.raises(AgentError, match="the agent of .* has gone"):
+    with pytest.raises(AgentError, match=r"the agent of .* has gone"):
         agent.request("ping")
 
 
@@ -135,7 +135,7 @@ def test_a_node_that_loses_its_power_takes_its_agent_along(lab: Lab, tmp_path: P
 
 def test_an_agent_that_cannot_work_says_why(tmp_path: Path, events: Events) -> None:
     (tmp_path / "state").write_text("a file is in the way")
-    with pytest.raises(AgentError, match="the agent of the controller cannot work: .*Not a directory"):
+    with pytest.raises(AgentError, match=r"the agent of the controller cannot work: .*Not a directory"):
         local.start(tmp_path / "state", tmp_path / "log", events.put)
 
 
@@ -145,7 +145,7 @@ def test_an_agent_that_does_not_start_says_so(tmp_path: Path, events: Events, mo
         local.start(tmp_path / "state", tmp_path / "log", events.put)
 
 
-# -- an agent made of two pipes ------------------------------------------------------------------------------------------
+# -- an agent made of two pipes ---------------------------------------------------------------------------------------
 
 
 class Fake:
@@ -231,7 +231,7 @@ def test_an_answer_that_does_not_come_is_an_error() -> None:
     fake = Fake(HELLO)
     agent = client(fake)
     fake.mute = True
-    with pytest.raises(AgentError, match="the agent of fake does not answer within 0.01 s"):
+    with pytest.raises(AgentError, match=r"the agent of fake does not answer within 0\.01 s"):
         agent.request("ping", timeout=0.01)
     fake.mute = False
     assert "t" in agent.request("ping"), "a late answer to the one is no answer to the other"

@@ -111,6 +111,18 @@ def test_ready_means_nothing_for_a_member(job: Membership) -> None:
     assert job.state(1) is State.MEMBER
 
 
+def test_nobody_sits_before_everybody_can(job: Membership) -> None:
+    for number in (6, 1, 2):
+        job.lost(number)
+    assert not job.fill()
+    assert job.members == [3, 4]
+    assert job.state(5) is State.SPARE
+    job.started(7, Place(0, 0))
+    job.ready(7)
+    assert job.fill()
+    assert seats(job.advance("", 0)) == [7, 5, 3, 4]
+
+
 def test_two_losses_fill_two_seats(job: Membership) -> None:
     job.lost(3)
     job.lost(4)

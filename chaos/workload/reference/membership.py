@@ -101,17 +101,17 @@ class Membership:
         return None not in self._seats
 
     def fill(self) -> bool:
-        """Give empty seats to spares, nearest first; returns whether all seats are taken."""
-        for slot, holder in enumerate(self._seats):
-            if holder is not None:
-                continue
+        """Give empty seats to spares, nearest first, if there are enough; returns whether all seats are taken."""
+        empty = [slot for slot, holder in enumerate(self._seats) if holder is None]
+        spares = [number for number, process in self._processes.items() if process.state is State.SPARE]
+        if len(spares) < len(empty):
+            return False  # and nobody sits yet: a member without a generation would be called stuck
+        for slot in empty:
             home = self._world[slot]
-            spares = [number for number, process in self._processes.items() if process.state is State.SPARE]
-            if not spares:
-                return False
-            best = min(spares, key=lambda number: self._distance(self._processes[number].place, home))
-            self._processes[best].state = State.MEMBER
-            self._seats[slot] = best
+            nearest = min(spares, key=lambda number: self._distance(self._processes[number].place, home))
+            spares.remove(nearest)
+            self._processes[nearest].state = State.MEMBER
+            self._seats[slot] = nearest
         return True
 
     def _distance(self, place: Place, home: Place) -> tuple[bool, bool, int]:

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import NoReturn
@@ -122,19 +123,26 @@ class _Server:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher says when it is over
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            while True:
-                for fd, _ in self._poll.poll():
-                    if fd != self._sock.fileno():
-                        self._reap(fd)
-                        continue
-                    message, fds = wire.receive(self._sock)
-                    if message is None:
-                        self._end()
-                    handed = dict(zip(message["fds"], fds, strict=True))
-                    self._start(Order(message["process"], Place(**message["place"]), handed))
-                    wire.close_all(fds)
+            self._loop()
+        except ConnectionError:  # the launcher died with something unsaid or unread
+            self._end()
+        except BaseException:  # noqa: BLE001 - a fork must never return into its parent's code
+            traceback.print_exc()
         finally:
             os._exit(1)
+
+    def _loop(self) -> NoReturn:
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd != self._sock.fileno():
+                    self._reap(fd)
+                    continue
+                message, fds = wire.receive(self._sock)
+                if message is None:
+                    self._end()
+                handed = dict(zip(message["fds"], fds, strict=True))
+                self._start(Order(message["process"], Place(**message["place"]), handed))
+                wire.close_all(fds)
 
     def _start(self, order: Order) -> None:
         threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - cheaper, and counted at each start
@@ -174,8 +182,6 @@ class _Server:
                 os.close(fd)
             code = self._become_rank(order)
         except BaseException:  # noqa: BLE001 - a fork must never return into its parent's code
-            import traceback  # noqa: PLC0415
-
             traceback.print_exc()
         finally:
             # Not sys.exit: gloo's threads may not survive the interpreter's own end ("terminate called").
