@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from chaos.quantities import Kind, QuantityError
 from chaos.quantities import format as show
 
 NONE = "–"  # where there is no figure
 _NBSP = "\u00a0"
-_UNIT = re.compile(r"(?<=\d)(?=[a-z])")
+_UNIT = re.compile(r"(?<=\d)(?=[a-z](?!\+))")
 
 
 def ms(value: float | None) -> str:
@@ -19,7 +20,7 @@ def ms(value: float | None) -> str:
         return NONE
     size = abs(value)
     if size >= 60_000:
-        text = _spaced(show("duration", round(size / 1e3, 1)))
+        text = _spaced(_exact("duration", round(size / 1e3, 1)))
     elif size >= 1_000:
         text = f"{size / 1e3:.{3 if size < 10_000 else 2}f}{_NBSP}s"
     else:
@@ -31,7 +32,7 @@ def nominal(value: float | None) -> str:
     """A duration in seconds that somebody chose (a pass mark, a setting), as it was chosen: ``800 ms``."""
     if value is None or not 0 <= value < math.inf:
         return NONE
-    return _spaced(show("duration", round(value, 9)))
+    return _spaced(_exact("duration", round(value, 9)))
 
 
 def seconds(value: float | None) -> str:
@@ -55,15 +56,15 @@ def ratio(value: float | None) -> str:
         return NONE
     lacks = 1 - value
     if value < 0 or lacks <= 0:
-        return show("ratio", round(value, 6)) if value >= 0 else f"−{show('ratio', round(-value, 6))}"
+        return _exact("ratio", round(value, 6)) if value >= 0 else f"−{_exact('ratio', round(-value, 6))}"
     # Three significant digits of what is missing, rounded down.
     digits = min(12, max(3, 2 - math.floor(math.log10(lacks))))
-    return show("ratio", math.floor(value * 10**digits + 1e-6) / 10**digits)
+    return _exact("ratio", math.floor(value * 10**digits + 1e-6) / 10**digits)
 
 
 def spread(value: float | None) -> str:
     """A coefficient of variation as a percentage, to a hundredth."""
-    return NONE if value is None or not 0 <= value < math.inf else show("ratio", round(value, 4))
+    return NONE if value is None or not 0 <= value < math.inf else _exact("ratio", round(value, 4))
 
 
 def rate(value: float | None) -> str:
@@ -121,7 +122,14 @@ def plain(value: Any) -> str:
     return str(value)
 
 
+def _exact(kind: Kind, value: float) -> str:
+    try:
+        return show(kind, value)
+    except QuantityError:  # larger than anything sensible: told as it is, the report must not fail for it
+        return f"{value:.4g}{'s' if kind == 'duration' else ''}"
+
+
 def _spaced(text: str) -> str:
     """``1m30s`` as ``1 m 30 s``, with spaces that do not break."""
-    parts = re.findall(r"[0-9.]+[a-z]+", text)
+    parts = re.findall(r"[0-9.e+]+[a-z]+", text)
     return _NBSP.join(_UNIT.sub(_NBSP, part) for part in parts)

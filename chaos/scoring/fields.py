@@ -20,9 +20,7 @@ _LARGEST_INTEGER = 2**63  # instants, steps and ranks are 64-bit; anything large
 def integer(event: Event, key: str) -> int | None:
     """The integer at `key`; None if absent, of another type (a boolean is not an integer) or beyond 64 bits."""
     value = event.get(key)
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST_INTEGER:
-        return value
-    return None
+    return value if type(value) is int and -_LARGEST_INTEGER < value < _LARGEST_INTEGER else None
 
 
 def number(event: Event, key: str) -> float | None:

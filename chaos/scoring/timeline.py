@@ -49,7 +49,7 @@ def build(events: Iterable[Event]) -> Timeline:
     processes: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
     tokens: dict[tuple[int, int], int] = defaultdict(int)
     for event in current_steps(known):
-        t, gen, step, size = (integer(event, key) for key in ("t", "gen", "step", "world"))
+        t, gen, step, size = integer(event, "t"), integer(event, "gen"), integer(event, "step"), integer(event, "world")
         if t is None or gen is None or step is None or size is None or size < 1:
             continue
         inc = text(event, "inc") or ""

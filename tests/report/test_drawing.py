@@ -95,10 +95,10 @@ def test_drawings_are_well_formed_and_stay_on_their_paper(make):
 
 def test_a_long_run_stays_a_small_drawing():
     run = control()
-    run.job.until(run.job.t + 600 * S)
+    run.job.until(run.job.t + 240 * S)
     drawn = _curve(run)
-    assert len(drawn.dots) > 30_000
-    assert len(plot.overview(drawn)) < 400_000
+    assert len(drawn.dots) > 10_000
+    assert len(plot.overview(drawn)) < 300_000
 
 
 def test_stages_fill_the_recovery():
