@@ -27,7 +27,7 @@ def browser() -> Iterator[Any]:
     if path is None:
         pytest.fail(f"no browser: install one of {', '.join(NAMES)} (apt-get install chromium)")
     try:
-        from playwright.sync_api import sync_playwright
+        from playwright.sync_api import sync_playwright  # noqa: PLC0415 - a machine without it must be told so
     except ImportError as error:
         pytest.fail(f"the browser cannot be driven: {error} (pip install playwright)")
     with sync_playwright() as playwright:
