@@ -46,6 +46,7 @@ class Node:
     network: int = -1
     switch: int = -1
     gpus: tuple[int, ...] = ()
+    inside: dict[str, Any] = field(default_factory=dict)  # its PID 1 and namespaces, told once at boot: it may be dying
     switched_ns: int = 0  # when its power was last switched
     going: int | None = None  # the PID 1 that was killed and is not yet reaped
     waiting: deque[Client] = field(default_factory=deque)  # who gets the node's next answers, in order
@@ -172,7 +173,7 @@ class Keeper:
         ready, _ = wire.receive(ours)
         if ready != {"ready": True}:
             raise OSError(f"node {each.number} did not boot: {ready and ready.get('failed')}")
-        each.pid, each.control = pid, ours
+        each.pid, each.control, each.inside = pid, ours, node.describe(pid)
         each.booted_ns = time.monotonic_ns()
         self._controls[ours.fileno()] = each
         self._poll.register(ours, select.POLLIN)
@@ -342,7 +343,7 @@ class Keeper:
             "processes": len(each.processes),
         }
         if each.pid is not None:
-            told |= node.describe(each.pid)
+            told |= each.inside
             if links:
                 told["links"] = self._links(each.network)
                 told["nvswitch"] = self._links(each.switch)

@@ -31,8 +31,8 @@ class ModelShape:
     """Sizes of the decoder and of one rank's batch.
 
     The defaults were chosen by measurement: on two cores, four ranks, two spares and the controller share 40 ms of CPU
-    in a step of 20 ms. There a step of one rank costs 4.5 to 5.5 ms: 3 ms for the model, 0.5 ms for the optimizer,
-    1.5 ms for the all-reduce, 0.1 ms for the heartbeat. After a pause a model of this size costs twice what it costs in
+    in a step of 20 ms. There a step of one rank costs 4 to 5 ms: 3 ms for the model, 0.5 ms for the optimizer,
+    1 ms for the all-reduce, 0.1 ms for the heartbeat. After a pause a model of this size costs twice what it costs in
     a tight loop (1.6 ms), and that is the price of its operations, not of arithmetic: a second layer adds 2 ms, half
     the width or half the batch saves next to nothing. ``bench/events.py`` prints what events and hash add.
     """
