@@ -22,7 +22,7 @@ from chaos.transport import lab as transport
 
 DURATION = 0.1
 INTERVAL = 0.00025
-LEAD_NS = 800_000_000  # from arming to the instant; a run takes longer
+LEAD_NS = 500_000_000  # from arming to the instant; a run takes longer
 
 
 def burn() -> None:
