@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from bench.figures import show
+from chaos.engine.faults import LEAD
 from chaos.lab import namespace
 from chaos.lab.cluster import Lab
 from chaos.lab.topology import LabSpec, nvlink_address
@@ -22,7 +23,7 @@ from chaos.transport import lab as transport
 
 DURATION = 0.1
 INTERVAL = 0.00025
-LEAD_NS = 500_000_000  # from arming to the instant; a run takes longer
+LEAD_NS = int(LEAD * 1e9)  # from the order to arm to the instant, as in a run
 
 
 def burn() -> None:

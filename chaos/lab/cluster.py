@@ -97,7 +97,9 @@ class Lab(LabClient):
 
     def kill(self) -> None:
         """SIGKILL the keeper: the lab's power station blows up."""
-        os.kill(self.pid, signal.SIGKILL)
+        if self._outer.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # it has gone just now
+                os.kill(self.pid, signal.SIGKILL)
         self._outer.wait()
 
     def __enter__(self) -> Self:

@@ -125,9 +125,10 @@ class Job:
         return self.await_event("step", lambda event: event["step"] >= step, **fields)
 
     def await_end(self) -> int:
-        """The launcher's exit code."""
+        """The launcher's exit code; what it said is shown beside a failed comparison."""
         code = self.launcher.wait(PATIENCE)
         self.update()
+        print(self.log, file=sys.stderr)
         return code
 
     def member(self, rank: int) -> Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from chaos.workload.reference.config import JobConfig
 from chaos.workload.reference.placement import placement_for
 from chaos.workload.reference.poller import Poller
 from chaos.workload.reference.supervisor import FRUITLESS, HOPELESS, Supervisor
+from chaos.workload.reference.workers import Worker, Workers
 from chaos.workload.reference.zygote import CONTROL, Order, Zygote
 
 Act = Callable[["Pretender", messages.Message], int | None]
@@ -126,3 +128,29 @@ def test_a_zygote_that_dies_ends_the_job(tmp_path: Path, caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO, "launcher"):
         assert supervise(tmp_path, become) == 1
     assert "the zygote has died" in caplog.text
+
+
+def test_a_process_that_is_reaped_already_can_still_be_killed(tmp_path: Path) -> None:
+    """The zygote may have reaped it before the launcher has read of its death."""
+    folders = {name: str(tmp_path / name) for name in ("events_dir", "logs_dir", "checkpoint_dir")}
+    config = JobConfig.parse(folders | {"world": [{"node": 0, "gpu": 0}], "recovery": "checkpoint", "seed": 1})
+    zygote, poller = Zygote.fork(lambda _: 0), Poller()
+    died: list[Worker] = []
+    workers = Workers(
+        zygote,
+        placement_for(config),
+        poller,
+        on_message=lambda *_: None,
+        on_death=died.append,
+        on_end=lambda: None,
+    )
+    worker = workers.start(config.world[0])
+    assert worker is not None
+    while worker.pidfd is None:
+        poller.wait(1.0)
+    with socket.socket(fileno=os.dup(zygote.socket.fileno())) as reports:
+        reports.recv(1, socket.MSG_PEEK)  # its Exited: reaped, while nothing has listened to its pidfd
+    workers.kill(worker, "a test wants it")
+    while not died:
+        poller.wait(1.0)
+    workers.close()

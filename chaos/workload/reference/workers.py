@@ -126,16 +126,19 @@ class Workers:
         self.attempts.pop(place, None)
 
     def send(self, worker: Worker, message: Message) -> None:
-        """Tell a process something; it is killed if it reads nothing any more."""
+        """Tell a process something; it is killed if it hears nothing any more."""
         if not messages.send(worker.control, message):
-            self.kill(worker, "it reads nothing any more")
+            self.kill(worker, "it hears nothing any more")
 
     def kill(self, worker: Worker, why: str) -> None:
         """SIGKILL a process; its death is told in due course."""
         if worker.pidfd is not None and not worker.killed:
             worker.killed = True
+            try:
+                signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+            except ProcessLookupError:  # dead and reaped already, and we have not read of it yet
+                return
             _log.warning("%s is killed: %s", worker, why)
-            signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill what still lives and wait for it."""
