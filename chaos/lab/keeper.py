@@ -17,7 +17,6 @@ import signal
 import socket
 import sys
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -76,15 +75,12 @@ class Keeper:
     """The lab's state and its poll loop."""
 
     def __init__(self, spec: LabSpec, directory: Path, lifeline: int | None) -> None:
-        from chaos.lab.links import Wiring  # noqa: PLC0415 - after the fork of the outer process: it is large
-
         self._spec = spec
         self._directory = directory
         self._lifeline = lifeline
         self._spine = namespace.new_network()
         self._head = namespace.open_namespace("net")
         self._self_pid = namespace.open_namespace("pid")
-        self._wiring = Wiring(spec, self._spine, self._head)
         self._wakeup = node.child_wakeup()
         self._poll = select.poll()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -95,14 +91,19 @@ class Keeper:
         self._nodes = [Node(n, directory / f"node{n}") for n in spec.all_nodes]
 
     def build(self) -> None:
-        """Wire the backbone, boot every node, and listen."""
-        self._wiring.build_backbone()
+        """Boot every node, wire all of it, and listen."""
         for each in self._nodes:
             each.state.mkdir(exist_ok=True)
             self._make_networks(each)
+            self._boot(each)
+        # The nodes boot on the other cores meanwhile, and are smaller for having been forked before this.
+        from chaos.lab.links import Wiring  # noqa: PLC0415
+
+        self._wiring = Wiring(self._spec, self._spine, self._head)
+        self._wiring.build_backbone()
         self._wire(self._nodes)
         for each in self._nodes:
-            self._boot(each)
+            self._await_boot(each)
         # A path of a Unix socket may have 107 bytes; a run's folder can be deeper than that.
         folder = os.open(self._directory, os.O_PATH | os.O_CLOEXEC)
         (self._directory / SOCKET_NAME).unlink(missing_ok=True)
@@ -154,7 +155,8 @@ class Keeper:
             self._wiring.build_node(each.number, each.network, each.gpus, each.switch)
 
     def _boot(self, each: Node) -> None:
-        each.boot_id, each.boots = str(uuid.uuid4()), each.boots + 1
+        """Start a node's PID 1; ``_await_boot`` waits for it."""
+        each.boot_id, each.boots = _fresh_boot_id(), each.boots + 1
         ours, theirs = wire.pair()
         boot = node.Boot(each.number, each.boot_id, theirs, each.gpus, each.switch, each.network, each.state)
         namespace.unshare(namespace.NEWPID)
@@ -170,13 +172,18 @@ class Keeper:
                 os._exit(1)
         namespace.setns(self._self_pid, namespace.NEWPID)  # our next children are our own again
         theirs.close()
-        ready, _ = wire.receive(ours)
-        if ready != {"ready": True}:
-            raise OSError(f"node {each.number} did not boot: {ready and ready.get('failed')}")
-        each.pid, each.control, each.inside = pid, ours, node.describe(pid)
-        each.booted_ns = time.monotonic_ns()
+        each.pid, each.control = pid, ours
         self._controls[ours.fileno()] = each
         self._poll.register(ours, select.POLLIN)
+
+    def _await_boot(self, each: Node) -> None:
+        assert each.pid is not None
+        assert each.control is not None
+        ready, _ = wire.receive(each.control)
+        if ready != {"ready": True}:
+            raise OSError(f"node {each.number} did not boot: {ready and ready.get('failed')}")
+        each.inside = node.describe(each.pid)
+        each.booted_ns = time.monotonic_ns()
 
     def _power_off(self, each: Node) -> None:
         if each.pid is None:
@@ -273,8 +280,13 @@ class Keeper:
                 elif each.pid is None:
                     each.switched_ns = time.monotonic_ns()
                     self._make_networks(each)
-                    self._wire_here([each])
                     self._boot(each)
+                    try:
+                        self._wire_here([each])
+                        self._await_boot(each)
+                    except BaseException:
+                        self._power_off(each)
+                        raise
                 client.tell({"power": each.power, "boot_id": each.boot_id, "switched_ns": each.switched_ns})
             case "namespaces":
                 self._hand_out(client, self._node(message))
@@ -355,6 +367,11 @@ class Keeper:
         from chaos.lab.links import read_links  # noqa: PLC0415
 
         return read_links(fd)
+
+
+def _fresh_boot_id() -> str:
+    """As the kernel makes its own."""
+    return Path("/proc/sys/kernel/random/uuid").read_text(encoding="ascii").strip()
 
 
 def _fork_helper(work: Callable[[], None]) -> tuple[int, int]:
