@@ -60,8 +60,9 @@ class Lab(LabClient):
             "lifeline": reader,
         }
         outer = subprocess.Popen(
-            # Without `site` an interpreter is up sooner; it is told where to find what this one finds.
-            [sys.executable, "-S", "-m", "chaos.lab.keeper", json.dumps(config)],
+            # Without `site`, and without what `-m` loads, an interpreter is up sooner; it is told where to find what
+            # this one finds.
+            [sys.executable, "-S", "-c", "from chaos.lab import keeper; keeper.main()", json.dumps(config)],
             pass_fds=[fd for fd in (theirs.fileno(), reader) if fd is not None],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

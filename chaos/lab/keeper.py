@@ -4,7 +4,7 @@ It owns the anonymous network namespaces, powers nodes on and off, and starts ev
 by whatever signal, the kernel ends everything below it and the namespaces go with their last process. It ends with
 whoever started it (end of its lifeline), or stays when it was given none.
 
-Started by ``cluster.Lab.up`` as ``python -m chaos.lab.keeper CONFIG``; nobody else needs to call it.
+Started by ``cluster.Lab.up`` in an interpreter of its own; nobody else needs to call ``main``.
 """
 
 from __future__ import annotations
@@ -139,20 +139,9 @@ class Keeper:
         each.switch, each.network = namespace.new_network(), namespace.new_network()
 
     def _wire(self, nodes: list[Node]) -> None:
-        """Wire nodes on all cores at once: each helper is a fork that has the same descriptors."""
-        workers = min(len(nodes), os.cpu_count() or 1)
-        helpers = [_fork_helper(partial(self._wire_here, nodes[k::workers])) for k in range(1, workers)]
-        self._wire_here(nodes[::workers])
-        for helper, report in helpers:
-            with os.fdopen(report, encoding="utf-8") as pipe:
-                problem = pipe.read()
-            os.waitpid(helper, 0)
-            if problem:
-                raise OSError(problem)
-
-    def _wire_here(self, nodes: list[Node]) -> None:
-        for each in nodes:
-            self._wiring.build_node(each.number, each.network, each.gpus, each.switch)
+        plug = self._wiring.plug_node
+        _share([partial(plug, each.number, each.network, each.gpus, each.switch) for each in nodes])
+        _share([job for each in nodes for job in self._wiring.address_jobs(each.number, each.network, each.gpus)])
 
     def _boot(self, each: Node) -> None:
         """Start a node's PID 1; ``_await_boot`` waits for it."""
@@ -282,7 +271,7 @@ class Keeper:
                     self._make_networks(each)
                     self._boot(each)
                     try:
-                        self._wire_here([each])
+                        self._wire([each])
                         self._await_boot(each)
                     except BaseException:
                         self._power_off(each)
@@ -374,13 +363,32 @@ def _fresh_boot_id() -> str:
     return Path("/proc/sys/kernel/random/uuid").read_text(encoding="ascii").strip()
 
 
-def _fork_helper(work: Callable[[], None]) -> tuple[int, int]:
-    """Fork a process that does some work and ends; its id, and a descriptor from which its error can be read."""
+def _share(jobs: list[Callable[[], None]]) -> None:
+    """Do jobs on all cores at once: each helper is a fork that has the same descriptors.
+
+    Raises:
+        OSError: one failed in a helper; a failure here is raised as it is.
+    """
+    workers = min(len(jobs), os.cpu_count() or 1)
+    helpers = [_fork_helper(jobs[k::workers]) for k in range(1, workers)]
+    for job in jobs[::workers]:
+        job()
+    for helper, report in helpers:
+        with os.fdopen(report, encoding="utf-8") as pipe:
+            problem = pipe.read()
+        os.waitpid(helper, 0)
+        if problem:
+            raise OSError(problem)
+
+
+def _fork_helper(jobs: list[Callable[[], None]]) -> tuple[int, int]:
+    """Fork a process that does some jobs and ends; its id, and a descriptor from which its error can be read."""
     reader, writer = os.pipe()
     helper = os.fork()
     if helper == 0:
         try:
-            work()
+            for job in jobs:
+                job()
         except BaseException as error:  # noqa: BLE001 - the text is all that the keeper gets of it
             os.write(writer, f"{type(error).__name__}: {error}".encode())
         finally:
@@ -434,7 +442,3 @@ def main() -> None:
     gc.freeze()
     gc.enable()
     lab.serve()
-
-
-if __name__ == "__main__":
-    main()

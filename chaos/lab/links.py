@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class Wiring:
                 if fd == self._head:
                     net.addr("add", index=_BRIDGE_INDEX, address=topology.HEAD_ADDRESS, prefixlen=24)
 
-    def build_node(self, node: int, network: int, gpus: Sequence[int], switch: int) -> None:
+    def plug_node(self, node: int, network: int, gpus: Sequence[int], switch: int) -> None:
         """All links of one node, up to its ports at the spine and on the management network."""
         with inside_network(switch), closing(IPRoute()) as net:
             _bridge(net, topology.SWITCH_BRIDGE)
@@ -56,11 +57,18 @@ class Wiring:
         ):
             with inside_network(fd), closing(IPRoute()) as net:
                 _veth(net, port, peer, master=_BRIDGE_INDEX)
-        self._address_node(node, network, gpus)
-        for gpu, fd in enumerate(gpus):
-            _address_gpu(node, gpu, fd)
+        with inside_network(network), closing(IPRoute()) as net:
+            for gpu, fd in enumerate(gpus):
+                _veth(net, f"pcie{gpu}", _Peer("pcie0", fd), index=_FIRST_GPU_INDEX + gpu)
 
-    def _address_node(self, node: int, network: int, gpus: Sequence[int]) -> None:
+    def address_jobs(self, node: int, network: int, gpus: Sequence[int]) -> list[Callable[[], None]]:
+        """What gives a node whose links are there its addresses and routes, in pieces that can be done at once."""
+        return [
+            partial(self._address_node, node, network),
+            *(partial(_address_gpu, node, gpu, fd) for gpu, fd in enumerate(gpus)),
+        ]
+
+    def _address_node(self, node: int, network: int) -> None:
         with inside_network(network), closing(IPRoute()) as net:
             # /proc/sys/net shows the namespace of whoever opens it.
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -75,12 +83,11 @@ class Wiring:
                 if other != node:
                     for supernet in (77, 78):
                         net.route("add", dst=f"10.{supernet}.{other}.0/24", gateway=topology.rail_address(other))
-            for gpu, fd in enumerate(gpus):
+            for gpu in range(self._spec.gpus):
                 port = _FIRST_GPU_INDEX + gpu
-                _veth(net, f"pcie{gpu}", _Peer("pcie0", fd), index=port)
-                net.addr("add", index=port, address=topology.PCIE_GATEWAY, prefixlen=32)
+                # An address with a peer is a route to it as well.
                 for address in (topology.nvlink_address(node, gpu), topology.pcie_address(node, gpu)):
-                    net.route("add", dst=f"{address}/32", oif=port, scope=_SCOPE_LINK)
+                    net.addr("add", index=port, local=topology.PCIE_GATEWAY, address=address, prefixlen=32)
 
     def unplug_node(self, node: int) -> None:
         """Remove a node's ports at the spine and on the management network, so that its names are free at once."""
