@@ -139,9 +139,8 @@ class Keeper:
         each.switch, each.network = namespace.new_network(), namespace.new_network()
 
     def _wire(self, nodes: list[Node]) -> None:
-        plug = self._wiring.plug_node
-        _share([partial(plug, each.number, each.network, each.gpus, each.switch) for each in nodes])
-        _share([job for each in nodes for job in self._wiring.address_jobs(each.number, each.network, each.gpus)])
+        build = self._wiring.build_node
+        _share([partial(build, each.number, each.network, each.gpus, each.switch) for each in nodes])
 
     def _boot(self, each: Node) -> None:
         """Start a node's PID 1; ``_await_boot`` waits for it."""
