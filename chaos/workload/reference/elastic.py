@@ -65,7 +65,6 @@ def count_up(file: Path) -> int:
     """One more than the number in a file, which then holds it; 1 if there is no file yet."""
     file.parent.mkdir(parents=True, exist_ok=True)
     number = int(file.read_text(encoding="ascii")) + 1 if file.exists() else 1
-    file.parent.mkdir(parents=True, exist_ok=True)
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
     fresh.write_text(f"{number}\n", encoding="ascii")
     fresh.replace(file)
