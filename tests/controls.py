@@ -45,6 +45,11 @@ def witnessed(*_: Any, **__: Any) -> Any:
     return Evidence(True, "it is in effect")
 
 
+def into_the_state_itself(_recovery: Any, replica: Any, group: Any, source: int, _step: int) -> None:
+    """Receives a peer's state where the replica's own is."""
+    group.broadcast(replica.arena.state, root=source)
+
+
 _RTO = "tests/scoring/test_rto.py::"
 _BASELINE = "tests/scoring/test_baseline.py::"
 _MEMBERSHIP = "tests/scoring/test_membership.py::"
@@ -56,6 +61,7 @@ _DAMAGED = "tests/scoring/test_damaged_journals.py::"
 _FABRIC = "tests/injectors/test_fabric.py::"
 _PROCESS = "tests/injectors/test_process.py::"
 _POWER = "tests/injectors/test_power.py::"
+_PEER = "tests/workload/test_peer_recovery.py::"
 
 CONTROLS = [
     # Recovery: back at the mark, and staying there.
@@ -253,6 +259,25 @@ CONTROLS = [
         "injectors.power:PowerOff.residue",
         always([]),
         _POWER + "test_a_boot_that_is_swallowed_is_found_out",
+    ),
+    # The trainer's recovery from a living replica.
+    Control(
+        "peer: the state comes from a replica that is furthest",
+        "chaos.workload.reference.recovery.peer:furthest",
+        always(0),
+        _PEER + "test_whoever_is_behind_gets_the_state_of_the_lowest_slot_that_is_furthest",
+    ),
+    Control(
+        "peer: the members agree before they go on",
+        "chaos.workload.reference.recovery.peer:FromPeer.restore",
+        always(None),
+        _PEER + "test_whoever_is_behind_gets_the_state_of_the_lowest_slot_that_is_furthest",
+    ),
+    Control(
+        "peer: a state arrives whole or not at all",
+        "chaos.workload.reference.recovery.peer:FromPeer._send",
+        into_the_state_itself,
+        _PEER + "test_a_broken_transfer_leaves_every_replica_as_it_was",
     ),
 ]
 

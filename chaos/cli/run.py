@@ -19,7 +19,7 @@ def run(  # noqa: PLR0917 - a command's options
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.", metavar="N")] = None,
     recovery: Annotated[
-        Literal["none", "restart", "checkpoint"] | None, typer.Option(help="Override the workload's recovery.")
+        Literal["none", "restart", "checkpoint", "peer"] | None, typer.Option(help="Override the workload's recovery.")
     ] = None,
     no_faults: Annotated[bool, typer.Option("--no-faults", help="Break nothing: a control run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the verdict.")] = False,

@@ -73,8 +73,8 @@ class Workload(Model):
     """Any job, as a list of arguments; no shell reads it."""
     attach: Annotated[None, BeforeValidator(_no_attach), Field(exclude=True)] = None
     """A job that already runs: not in this version."""
-    recovery: Literal["none", "restart", "checkpoint"] = "none"
-    """How the job comes back: not at all, restarted from a checkpoint, or in place from the newest valid one."""
+    recovery: Literal["none", "restart", "checkpoint", "peer"] = "none"
+    """How the job comes back: not at all, restarted from a checkpoint, in place from one, or from a living replica."""
     step: SecondsAboveZero | None = None
     """Paces the reference trainer to one step in this time, so that a busy machine's steps are even."""
     checkpoint_every: Positive = 50

@@ -55,7 +55,7 @@ def start(lab: LabClient, spec: LabSpec, *, recovery: str, settings: Mapping[str
     """Start the reference trainer, one rank on each GPU of the lab's nodes.
 
     Args:
-        recovery: ``none``, ``checkpoint`` or ``restart``.
+        recovery: ``none``, ``peer``, ``checkpoint`` or ``restart``.
         settings: ``seed``, ``step_s``, ``checkpoint_every``, ``hash_every``.
         work: folder for events and checkpoints, which all nodes share.
         logs: folder for the processes' output.

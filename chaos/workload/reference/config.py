@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-RecoveryName = Literal["none", "checkpoint", "restart"]
+RecoveryName = Literal["none", "checkpoint", "restart", "peer"]
 
 
 class ConfigError(ValueError):

@@ -1,0 +1,180 @@
+"""Recovery from a living replica: in threads over a group of the test's own, and as real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from reference_job import Job
+from torch import Tensor
+
+from chaos.workload.events import StepWriter, tail
+from chaos.workload.reference.checkpoint import CheckpointFolder
+from chaos.workload.reference.config import ModelShape
+from chaos.workload.reference.group import GroupBroken
+from chaos.workload.reference.recovery import FromPeer
+from chaos.workload.reference.replica import Replica
+
+SPARES = [{"node": 2, "gpu": 0}, {"node": 2, "gpu": 1}]
+STEPS = 120
+
+
+class Threads:
+    """A group of as many threads as there are replicas. ``broken``: a broadcast breaks when half of it has arrived."""
+
+    def __init__(self, world: int, *, broken: bool = False) -> None:
+        self.world = world
+        self.broken = broken
+        self.calls: list[str] = []
+        self._barrier = threading.Barrier(world, timeout=20)
+        self._tensors: list[Tensor | None] = [None] * world
+
+    def exchange(self, slot: int, call: str, tensor: Tensor) -> list[Tensor]:
+        if slot == 0:
+            self.calls.append(call)
+        self._tensors[slot] = tensor.clone()
+        self._barrier.wait()
+        everybodys = [each for each in self._tensors if each is not None]
+        self._barrier.wait()
+        return everybodys
+
+
+class Member:
+    """One slot of it."""
+
+    generation = 2
+
+    def __init__(self, threads: Threads, slot: int) -> None:
+        self._threads = threads
+        self.slot, self.world = slot, threads.world
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        tensor.copy_(torch.stack(self._threads.exchange(self.slot, "sum", tensor)).sum(0))
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        sent = self._threads.exchange(self.slot, f"from {root}", tensor)[root]
+        if not self._threads.broken:
+            tensor.copy_(sent)
+        elif self.slot != root:
+            tensor[: len(tensor) // 2] = float("nan")
+            raise GroupBroken("planted")
+
+
+def trained(steps: int) -> Replica:
+    """A replica that has trained alone, as all replicas train together: by what the sum is when all send the same."""
+    replica = Replica(ModelShape(), seed=3)
+    for _ in range(steps):
+        replica.compute(0)
+        replica.apply(1)
+    return replica
+
+
+def restore(folder: Path, replicas: Sequence[Replica], *, broken: bool = False) -> tuple[Threads, list[dict[str, Any]]]:
+    threads = Threads(len(replicas), broken=broken)
+    events = StepWriter(folder / "events")
+    events.hello(0, 0, "xxh3_64")
+    checkpoints = CheckpointFolder(folder / "checkpoints", {})
+
+    def work(slot: int) -> None:
+        try:
+            FromPeer().restore(replicas[slot], Member(threads, slot), checkpoints, events)
+        except GroupBroken:
+            assert broken
+
+    workers = [threading.Thread(target=work, args=(slot,)) for slot in range(len(replicas))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return threads, tail(folder / "events").poll()
+
+
+@pytest.mark.control
+def test_whoever_is_behind_gets_the_state_of_the_lowest_slot_that_is_furthest(tmp_path: Path) -> None:
+    replicas = [trained(0), trained(6), trained(7), trained(7)]
+    wanted = replicas[2].digest()
+    threads, events = restore(tmp_path, replicas)
+    assert {(replica.completed, replica.digest()) for replica in replicas} == {(7, wanted)}
+    assert threads.calls == ["sum", "from 2"]
+    agreed = [e for e in events if e.get("what") == "agreed"]
+    assert {(e["step"], e["source"], e["behind"]) for e in agreed} == {(7, 2, 2)}
+    assert [e["step"] for e in events if e.get("what") == "restored"] == [7] * 4
+
+
+def test_where_nobody_is_behind_nothing_is_sent(tmp_path: Path) -> None:
+    replicas = [trained(5), trained(5)]
+    digest = replicas[0].digest()
+    threads, _ = restore(tmp_path, replicas)
+    assert threads.calls == ["sum"]
+    assert [replica.digest() for replica in replicas] == [digest] * 2
+
+
+@pytest.mark.control
+def test_a_broken_transfer_leaves_every_replica_as_it_was(tmp_path: Path) -> None:
+    replicas = [trained(3), trained(2), trained(0)]
+    before = [(replica.completed, replica.digest()) for replica in replicas]
+    restore(tmp_path, replicas, broken=True)
+    assert [(replica.completed, replica.digest()) for replica in replicas] == before
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, set[str]]:
+    with Job(tmp_path_factory.mktemp("undisturbed"), max_steps=STEPS, recovery="none") as job:
+        assert job.await_end() == 0
+        return job.hashes()
+
+
+def is_seamless(job: Job, undisturbed: dict[int, set[str]]) -> bool:
+    """Whether the result is the undisturbed one's, and no process did a step twice."""
+    done: dict[str, list[int]] = {}
+    for event in job.all("step"):
+        done.setdefault(event["inc"], []).append(event["step"])
+    once = all(steps == list(range(steps[0], steps[0] + len(steps))) for steps in done.values())
+    return once and job.hashes() == undisturbed
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("victims", [[1], [0], [2, 3]])
+def test_killed_ranks_are_replaced_and_no_step_is_lost(
+    tmp_path: Path, undisturbed: dict[int, set[str]], victims: list[int]
+) -> None:
+    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+        job.await_step(30)
+        for rank in victims:
+            job.signal(rank, signal.SIGKILL)
+        assert job.await_end() == 0
+        assert is_seamless(job, undisturbed)
+        assert not list((tmp_path / "checkpoints").iterdir())
+
+
+@pytest.mark.train
+def test_a_second_loss_during_the_repair_is_recovered_from(tmp_path: Path, undisturbed: dict[int, set[str]]) -> None:
+    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+        job.await_step(30)
+        job.signal(1, signal.SIGKILL)
+        job.await_event("mark", what="aborted")
+        job.signal(3, signal.SIGKILL)
+        assert job.await_end() == 0
+        assert is_seamless(job, undisturbed)
+
+
+@pytest.mark.train
+def test_a_stopped_rank_is_replaced_and_its_late_step_does_not_count(
+    tmp_path: Path, undisturbed: dict[int, set[str]]
+) -> None:
+    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+        job.await_step(30)
+        stopped = job.signal(2, signal.SIGSTOP)
+        try:
+            job.await_step(60, gen=2, rank=2)
+        finally:
+            os.kill(stopped["pid"], signal.SIGCONT)
+        job.await_event("fenced", inc=stopped["inc"])
+        assert job.await_end() == 0
+        assert is_seamless(job, undisturbed)
