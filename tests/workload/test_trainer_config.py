@@ -32,7 +32,7 @@ def test_paths_are_absolute_because_ranks_may_run_elsewhere() -> None:
     ("change", "complaint"),
     [
         ({"colour": 1}, "unknown key 'colour'"),
-        ({"recovery": "peers"}, "one of none, checkpoint, restart is needed"),
+        ({"recovery": "peers"}, "one of none, checkpoint, restart, peer is needed"),
         ({"world": []}, "world is empty"),
         ({"world": [{"node": 0}]}, "lacks gpu"),
         ({"world": [{"node": "0", "gpu": 0}]}, "node is '0': a whole number is needed"),
