@@ -130,13 +130,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, set[str]]
         return job.hashes()
 
 
-def is_seamless(job: Job, undisturbed: dict[int, set[str]]) -> bool:
-    """Whether the result is the undisturbed one's, and no process did a step twice."""
+def assert_seamless(job: Job, undisturbed: dict[int, set[str]]) -> None:
+    """The result is the undisturbed one's, and no process did a step twice."""
     done: dict[str, list[int]] = {}
     for event in job.all("step"):
         done.setdefault(event["inc"], []).append(event["step"])
-    once = all(steps == list(range(steps[0], steps[0] + len(steps))) for steps in done.values())
-    return once and job.hashes() == undisturbed
+    for steps in done.values():
+        assert steps == sorted(set(steps))
+        # Who had not the last sum when the group broke gets the state of one that had, and has skipped that step.
+        assert steps[-1] - steps[0] + 1 - len(steps) <= 1
+    assert job.hashes() == undisturbed
 
 
 @pytest.mark.train
@@ -149,7 +152,7 @@ def test_killed_ranks_are_replaced_and_no_step_is_lost(
         for rank in victims:
             job.signal(rank, signal.SIGKILL)
         assert job.await_end() == 0
-        assert is_seamless(job, undisturbed)
+        assert_seamless(job, undisturbed)
         assert not list((tmp_path / "checkpoints").iterdir())
 
 
@@ -161,7 +164,7 @@ def test_a_second_loss_during_the_repair_is_recovered_from(tmp_path: Path, undis
         job.await_event("mark", what="aborted")
         job.signal(3, signal.SIGKILL)
         assert job.await_end() == 0
-        assert is_seamless(job, undisturbed)
+        assert_seamless(job, undisturbed)
 
 
 @pytest.mark.train
@@ -177,4 +180,4 @@ def test_a_stopped_rank_is_replaced_and_its_late_step_does_not_count(
             os.kill(stopped["pid"], signal.SIGCONT)
         job.await_event("fenced", inc=stopped["inc"])
         assert job.await_end() == 0
-        assert is_seamless(job, undisturbed)
+        assert_seamless(job, undisturbed)
