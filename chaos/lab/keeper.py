@@ -18,13 +18,12 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from chaos.lab import namespace, node, wire
+from chaos.lab import namespace, node, parallel, wire
 from chaos.lab.errors import LabError
 from chaos.lab.topology import LabSpec
 
@@ -140,7 +139,7 @@ class Keeper:
 
     def _wire(self, nodes: list[Node]) -> None:
         build = self._wiring.build_node
-        _share([partial(build, each.number, each.network, each.gpus, each.switch) for each in nodes])
+        parallel.share([partial(build, each.number, each.network, each.gpus, each.switch) for each in nodes])
 
     def _boot(self, each: Node) -> None:
         """Start a node's PID 1; ``_await_boot`` waits for it."""
@@ -360,40 +359,6 @@ class Keeper:
 def _fresh_boot_id() -> str:
     """As the kernel makes its own."""
     return Path("/proc/sys/kernel/random/uuid").read_text(encoding="ascii").strip()
-
-
-def _share(jobs: list[Callable[[], None]]) -> None:
-    """Do jobs on all cores at once: each helper is a fork that has the same descriptors.
-
-    Raises:
-        OSError: one failed in a helper; a failure here is raised as it is.
-    """
-    workers = min(len(jobs), os.cpu_count() or 1)
-    helpers = [_fork_helper(jobs[k::workers]) for k in range(1, workers)]
-    for job in jobs[::workers]:
-        job()
-    for helper, report in helpers:
-        with os.fdopen(report, encoding="utf-8") as pipe:
-            problem = pipe.read()
-        os.waitpid(helper, 0)
-        if problem:
-            raise OSError(problem)
-
-
-def _fork_helper(jobs: list[Callable[[], None]]) -> tuple[int, int]:
-    """Fork a process that does some jobs and ends; its id, and a descriptor from which its error can be read."""
-    reader, writer = os.pipe()
-    helper = os.fork()
-    if helper == 0:
-        try:
-            for job in jobs:
-                job()
-        except BaseException as error:  # noqa: BLE001 - the text is all that the keeper gets of it
-            os.write(writer, f"{type(error).__name__}: {error}".encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    return helper, reader
 
 
 def _map_user() -> None:

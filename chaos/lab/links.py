@@ -53,14 +53,11 @@ class Wiring:
         ):
             with inside_network(fd), Netlink() as net:
                 _veth(net, port, peer, master=_BRIDGE_INDEX)
-        with inside_network(network), Netlink() as net:
-            for gpu, fd in enumerate(gpus):
-                _veth(net, f"pcie{gpu}", _Peer("pcie0", fd), index=_FIRST_GPU_INDEX + gpu)
-        self._address_node(node, network)
+        self._address_node(node, network, gpus)
         for gpu, fd in enumerate(gpus):
             _address_gpu(node, gpu, fd)
 
-    def _address_node(self, node: int, network: int) -> None:
+    def _address_node(self, node: int, network: int, gpus: Sequence[int]) -> None:
         with inside_network(network), Netlink() as net:
             # /proc/sys/net shows the namespace of whoever opens it.
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -76,10 +73,12 @@ class Wiring:
                     for supernet in (77, 78):
                         gateway = ("RTA_GATEWAY", topology.rail_address(other))
                         net.add_route(f"10.{supernet}.{other}.0", 24, [gateway])
-            for gpu in range(self._spec.gpus):
+            for gpu, fd in enumerate(gpus):
+                port = _FIRST_GPU_INDEX + gpu
+                _veth(net, f"pcie{gpu}", _Peer("pcie0", fd), index=port)
                 # An address with a peer is a route to it as well.
                 for peer in (topology.nvlink_address(node, gpu), topology.pcie_address(node, gpu)):
-                    net.add_address(_FIRST_GPU_INDEX + gpu, topology.PCIE_GATEWAY, 32, peer)
+                    net.add_address(port, topology.PCIE_GATEWAY, 32, peer)
 
     def unplug_node(self, node: int) -> None:
         """Remove a node's ports at the spine and on the management network, so that its names are free at once."""
@@ -115,17 +114,13 @@ class _Peer(NamedTuple):
 
 
 def _bridge(net: Netlink, name: str) -> None:
-    net.add_link(name, [("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "bridge")]})], _BRIDGE_INDEX)
+    net.add_link(name, "bridge", index=_BRIDGE_INDEX)
 
 
 def _veth(net: Netlink, name: str, peer: _Peer, *, index: int = 0, master: int | None = None) -> None:
     """One request makes both ends, raises the near one and plugs it into a bridge."""
     far = {"attrs": [("IFLA_IFNAME", peer.name), ("IFLA_NET_NS_FD", peer.network)]}
-    data = ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", far)]})
-    attributes: list[tuple[str, Any]] = [("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "veth"), data]})]
-    if master is not None:
-        attributes.append(("IFLA_MASTER", master))
-    net.add_link(name, attributes, index)
+    net.add_link(name, "veth", [("VETH_INFO_PEER", far)], index=index, master=master)
 
 
 def read_links(network: int) -> list[dict[str, Any]]:

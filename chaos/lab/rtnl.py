@@ -89,10 +89,24 @@ class Netlink:
             if kind is None:
                 self.flush()
 
-    def add_link(self, name: str, attributes: Attributes, index: int = 0) -> None:
-        """Make a link that is up, with a number of its own choice unless ``index`` is given."""
-        fields = {"index": index, "flags": UP, "change": UP}
-        self._ask(f"link {name}", _NEW_LINK, fields, [("IFLA_IFNAME", name), *attributes])
+    def add_link(
+        self, name: str, kind: str, data: Attributes = (), *, index: int = 0, master: int | None = None
+    ) -> None:
+        """Make a link that is up.
+
+        Args:
+            kind: the kernel's word for it, such as ``bridge``.
+            data: what that kind needs to know.
+            index: its number; 0: the next one.
+            master: number of the bridge that it is plugged into.
+        """
+        info: list[tuple[str, Any]] = [("IFLA_INFO_KIND", kind)]
+        if data:
+            info.append(("IFLA_INFO_DATA", {"attrs": list(data)}))
+        attributes: list[tuple[str, Any]] = [("IFLA_IFNAME", name), ("IFLA_LINKINFO", {"attrs": info})]
+        if master is not None:
+            attributes.append(("IFLA_MASTER", master))
+        self._ask(f"link {name}", _NEW_LINK, {"index": index, "flags": UP, "change": UP}, attributes)
 
     def link_up(self, index: int) -> None:
         """Raise a link."""

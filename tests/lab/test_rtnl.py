@@ -15,8 +15,6 @@ pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root may make a network namespace in the tests' own process"
 )
 
-BRIDGE = [("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "bridge")]})]
-
 
 @pytest.fixture(autouse=True)
 def network() -> Iterator[None]:
@@ -34,16 +32,16 @@ def names() -> list[str]:
 def test_requests_are_done_in_their_order_and_all_of_them() -> None:
     with Netlink() as net:
         for number in range(70):
-            net.add_link(f"br{number}", BRIDGE, 100 + number)
+            net.add_link(f"br{number}", "bridge", index=100 + number)
             net.add_address(100 + number, f"10.0.{number}.1", 24)
     assert names() == ["lo", *(f"br{number}" for number in range(70))]
 
 
 def test_a_refused_request_is_named_and_the_others_are_done() -> None:
     with pytest.raises(OSError, match=r"^.*link br0: File exists") as refused, Netlink() as net:
-        net.add_link("br0", BRIDGE)
-        net.add_link("br0", BRIDGE)
-        net.add_link("br1", BRIDGE)
+        net.add_link("br0", "bridge")
+        net.add_link("br0", "bridge")
+        net.add_link("br1", "bridge")
     assert refused.value.errno == errno.EEXIST
     assert names() == ["lo", "br0", "br1"]
 
@@ -62,6 +60,6 @@ def test_a_link_that_is_not_there_cannot_be_removed() -> None:
 
 def test_after_an_error_of_the_caller_nothing_is_sent() -> None:
     with pytest.raises(KeyError), Netlink() as net:
-        net.add_link("br0", BRIDGE)
+        net.add_link("br0", "bridge")
         raise KeyError
     assert names() == ["lo"]
