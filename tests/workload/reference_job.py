@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -21,6 +22,11 @@ T = TypeVar("T")
 
 #: How long a test waits for an event before it calls it missing; never a measure of speed.
 PATIENCE = 40.0
+
+#: How many steps the undisturbed job does that others are compared with.
+STEPS = 120
+#: Two spares on a node of their own.
+SPARES = [{"node": 2, "gpu": 0}, {"node": 2, "gpu": 1}]
 
 
 class Job:
@@ -146,6 +152,15 @@ class Job:
             order = {"op": "signal", "node": hello["node"], "pid": hello["pid"], "signal": int(number)}
             self._lab.request(order)
         return hello
+
+    @contextmanager
+    def stopped(self, rank: int) -> Iterator[Event]:
+        """Stop the process that is ``rank``, and let it go on at the end; gives its hello. On this host only."""
+        hello = self.signal(rank, signal.SIGSTOP)
+        try:
+            yield hello
+        finally:
+            os.kill(hello["pid"], signal.SIGCONT)
 
     def hashes(self) -> dict[int, set[str]]:
         """Every digest that was seen at a step, by step."""

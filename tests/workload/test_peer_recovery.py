@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from reference_job import Job
+from reference_job import SPARES, STEPS, Job
 from torch import Tensor
 
 from chaos.workload.events import StepWriter, tail
@@ -20,9 +19,6 @@ from chaos.workload.reference.config import ModelShape
 from chaos.workload.reference.group import GroupBroken
 from chaos.workload.reference.recovery import FromPeer
 from chaos.workload.reference.replica import Replica
-
-SPARES = [{"node": 2, "gpu": 0}, {"node": 2, "gpu": 1}]
-STEPS = 120
 
 
 class Threads:
@@ -123,13 +119,6 @@ def test_a_broken_transfer_leaves_every_replica_as_it_was(tmp_path: Path) -> Non
     assert [(replica.completed, replica.digest()) for replica in replicas] == before
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, set[str]]:
-    with Job(tmp_path_factory.mktemp("undisturbed"), max_steps=STEPS, recovery="none") as job:
-        assert job.await_end() == 0
-        return job.hashes()
-
-
 def assert_seamless(job: Job, undisturbed: dict[int, set[str]]) -> None:
     """The result is the undisturbed one's, and no process did a step twice."""
     done: dict[str, list[int]] = {}
@@ -173,11 +162,8 @@ def test_a_stopped_rank_is_replaced_and_its_late_step_does_not_count(
 ) -> None:
     with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
         job.await_step(30)
-        stopped = job.signal(2, signal.SIGSTOP)
-        try:
+        with job.stopped(2) as stopped:
             job.await_step(60, gen=2, rank=2)
-        finally:
-            os.kill(stopped["pid"], signal.SIGCONT)
         job.await_event("fenced", inc=stopped["inc"])
         assert job.await_end() == 0
         assert_seamless(job, undisturbed)

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from reference_job import Job, alive
+from reference_job import SPARES, STEPS, Job, alive
 
 pytestmark = pytest.mark.train
-
-STEPS = 120
-SPARES = [{"node": 2, "gpu": 0}, {"node": 2, "gpu": 1}]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, set[str]]:
-    """Digests by step of a run that nothing happened to."""
-    with Job(tmp_path_factory.mktemp("undisturbed"), max_steps=STEPS, recovery="none") as job:
-        assert job.await_end() == 0
-        return job.hashes()
 
 
 def test_a_job_trains_until_it_is_done_and_all_replicas_agree(undisturbed: dict[int, set[str]]) -> None:
@@ -100,11 +88,8 @@ def test_a_whole_node_is_replaced_at_once(tmp_path: Path, undisturbed: dict[int,
 def test_a_stopped_rank_is_replaced_and_fenced_when_it_wakes(tmp_path: Path, undisturbed: dict[int, set[str]]) -> None:
     with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02) as job:
         job.await_step(25)
-        stopped = job.signal(2, signal.SIGSTOP)
-        try:
+        with job.stopped(2) as stopped:
             job.await_step(45, gen=2, rank=2)
-        finally:
-            os.kill(stopped["pid"], signal.SIGCONT)
         job.await_event("fenced", inc=stopped["inc"])
         assert job.await_end() == 0
         assert not job.all("member", inc=stopped["inc"], gen=2)

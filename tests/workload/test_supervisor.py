@@ -52,11 +52,16 @@ class Pretender:
             self.say("beat", gen=self.followed, steps=0)
 
 
-def supervise(folder: Path, become: Callable[[Order], int], speed: float = 1.0, **config: Any) -> int:
-    """Run a job of two ranks with a clock that is ``speed`` times as fast."""
+def configuration(folder: Path, **config: Any) -> JobConfig:
+    """Of a job of two ranks, with its folders below ``folder``."""
     folders = {name: str(folder / name) for name in ("events_dir", "logs_dir", "checkpoint_dir")}
     world = {"world": [{"node": 0, "gpu": 0}, {"node": 0, "gpu": 1}], "recovery": "checkpoint", "seed": 1}
-    parsed = JobConfig.parse(folders | world | config)
+    return JobConfig.parse(folders | world | config)
+
+
+def supervise(folder: Path, become: Callable[[Order], int], speed: float = 1.0, **config: Any) -> int:
+    """Run a job of two ranks with a clock that is ``speed`` times as fast."""
+    parsed = configuration(folder, **config)
     zygote = Zygote.fork(become)
     return Supervisor(parsed, zygote, placement_for(parsed), Poller(), lambda: time.monotonic() * speed).run()
 
@@ -132,8 +137,7 @@ def test_a_zygote_that_dies_ends_the_job(tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_a_process_that_is_reaped_already_can_still_be_killed(tmp_path: Path) -> None:
     """The zygote may have reaped it before the launcher has read of its death."""
-    folders = {name: str(tmp_path / name) for name in ("events_dir", "logs_dir", "checkpoint_dir")}
-    config = JobConfig.parse(folders | {"world": [{"node": 0, "gpu": 0}], "recovery": "checkpoint", "seed": 1})
+    config = configuration(tmp_path)
     zygote, poller = Zygote.fork(lambda _: 0), Poller()
     died: list[Worker] = []
     workers = Workers(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from chaos.workload.reference.config import ConfigError, JobConfig, ModelShape, Place
+from chaos.cli.run import run
+from chaos.experiment.model import Workload
+from chaos.workload.reference.config import ConfigError, JobConfig, ModelShape, Place, RecoveryName
 from chaos.workload.reference.elastic import count_up, enter_gpu_network, place
 from chaos.workload.reference.placement import HostPlacement, LabPlacement, PlaceUnavailable, placement_for
 
@@ -90,3 +92,10 @@ def test_generations_are_counted_in_a_file_that_outlives_restarts(tmp_path: Path
     file = tmp_path / "checkpoints" / "generation"
     assert [count_up(file) for _ in range(3)] == [1, 2, 3]
     assert [path.name for path in file.parent.iterdir()] == ["generation"]
+
+
+def test_the_document_and_the_command_know_the_recoveries_that_the_trainer_has() -> None:
+    """Three packages name them that may not import one another."""
+    option = get_type_hints(run)["recovery"]
+    commanded = get_args(next(part for part in get_args(option) if part is not type(None)))
+    assert set(get_args(Workload.model_fields["recovery"].annotation)) == set(commanded) == set(get_args(RecoveryName))
