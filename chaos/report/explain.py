@@ -6,6 +6,7 @@ from typing import Any
 from chaos.report import reading, words
 from chaos.report.faults import faults
 from chaos.report.figures import figures
+from chaos.report.stages import stages
 from chaos.report.steady import hypotheses
 from chaos.scoring.fields import flag, integer, mapping, number, objects, text
 
@@ -30,6 +31,10 @@ def explain(card: Mapping[str, Any]) -> list[str]:
         extent = "" if figure.interval == words.NONE else f", {figure.interval}"
         level = "" if figure.level == words.NONE else f", {figure.level}"
         lines.append(f"{figure.name}: {figure.value}{extent}; pass mark {figure.mark}: {figure.verdict}{level}.")
+    for each in reading.recoveries(card):
+        took = ", ".join(f"{stage.name} {stage.took}" for stage in stages(each))
+        if took:
+            lines.append(f"Where the recovery of {text(each, 'fault') or 'the fault'} went: {took}.")
     for fault in faults(card):
         lines.append(f"Fault {fault.name} ({fault.kind}, {fault.reality}): {fault.proof[0]}; {fault.cleaned[0]}.")
     lines += [f"To do: {_sentence(each)}" for each in advice(card)]

@@ -90,11 +90,11 @@ def _timing(timing: Iterable[tuple[str, str, str, str]], what: str) -> str:
 
 def _stages(card: Mapping[str, Any]) -> Iterable[str]:
     rows = [
-        (text(each, "fault") or "fault", stage.name, stage.took, stage.ended)
+        (text(each, "fault") or "fault", stage.name, stage.meaning or words.NONE, stage.took, stage.ended)
         for each in reading.recoveries(card)
         for stage in stages(each)
     ]
-    return _table(("Fault", "Stage", "Took", "Complete after"), rows)
+    return _table(("Fault", "Stage", "Complete at its end", "Took", "Complete after"), rows)
 
 
 def _steady(card: Mapping[str, Any]) -> Iterable[str]:

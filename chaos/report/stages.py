@@ -11,14 +11,14 @@ from chaos.report.scale import Scale, label
 from chaos.scoring.fields import number, objects, text
 
 _MEANING = {
+    "symptom": "first sign of trouble, as known in hindsight",
     "detected": "failure noticed by the first process",
     "aborted": "former process group left by all",
     "group": "new process group stands",
     "agreed": "members agree on the step to go on from",
-    "state": "state received",
     "restored": "state restored on every member",
     "first step": "first step of the new group complete",
-    "recovered": "throughput back, and staying",
+    "recovered": "throughput back at its mark, and staying",
 }
 COLOURS = 8  # the style sheet has that many for stages
 

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from chaos.scoring.fields import NS_PER_MS, Event, integer, text
 from chaos.scoring.windows import Step
 
-#: In order: the fault was noticed, the old group was left, a new one stands, its members agree on where to go on, the
-#: state is there.
-STAGES = ("detected", "aborted", "group", "agreed", "restored")
+#: In order: the first sign of trouble (known in hindsight), the fault was noticed, the old group was left, a new one
+#: stands, its members agree on where to go on, the state is there.
+STAGES = ("symptom", "detected", "aborted", "group", "agreed", "restored")
+EARLIEST = ("symptom", "detected")  # complete with the first process; every other stage with the last
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of the recovery that was complete at `at` (ns), on the process that was last to complete it."""
+    """A stage of the recovery that was complete at `at` (ns)."""
 
     name: str
     at: int
@@ -29,14 +30,12 @@ def stages(events: Iterable[Event], steps: Sequence[Step], since: int, recovered
     for event in events:
         t, what = integer(event, "t"), text(event, "what")
         if text(event, "e") == "mark" and what in STAGES and t is not None and since <= t <= recovered:
-            # Detection is the first to notice; every other stage is complete when the last process has completed it.
-            reached[what] = min(reached.get(what, t), t) if what == "detected" else max(reached.get(what, t), t)
+            reached[what] = (min if what in EARLIEST else max)(reached.get(what, t), t)
     found = [Stage(name, reached[name]) for name in STAGES if name in reached]
     first = next((s.t for s in steps if s.gen == gen and s.t >= since), None)
     if first is not None and first <= recovered:
         found.append(Stage("first step", first))
-    if first != recovered:
-        found.append(Stage("recovered", recovered))
+    found.append(Stage("recovered", recovered))
     return sorted(found, key=lambda stage: stage.at)
 
 

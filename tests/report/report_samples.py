@@ -74,7 +74,8 @@ class Job:
     def regroup(self, since: int, ms: float, back_to: int) -> None:
         """Lose the group at ``since`` and stand again ``ms`` later, from step ``back_to`` on."""
         self.gen, self.step = self.gen + 1, back_to
-        for share, what in ((0.62, "detected"), (0.7, "aborted"), (0.8, "group"), (0.86, "agreed"), (0.97, "restored")):
+        stages = {"symptom": 0.5, "detected": 0.62, "aborted": 0.7, "group": 0.8, "agreed": 0.86, "restored": 0.97}
+        for what, share in stages.items():
             for rank in range(self.ranks):
                 self._add("mark", since + round(ms * share * MS) + rank * 200_000, rank, what=what, gen=self.gen)
         self.t = since + round(ms * MS)

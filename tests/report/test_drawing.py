@@ -101,10 +101,15 @@ def test_a_long_run_stays_a_small_drawing():
     assert len(plot.overview(drawn)) < 300_000
 
 
+STAGES = ["symptom", "detected", "aborted", "group", "agreed", "restored", "first step", "recovered"]
+
+
 def test_stages_fill_the_recovery():
     figure = slow().card["rto"]
     found = stages.stages(figure)
-    assert [stage.name for stage in found] == ["detected", "aborted", "group", "agreed", "restored", "first step"]
+    assert [stage.name for stage in found] == STAGES
+    assert all(stage.meaning for stage in found)
+    assert len({stage.colour for stage in found}) == len(STAGES)
     assert found[-1].end_ms == pytest.approx(figure["ms"])
     bars = Xml.fromstring(f"<all>{stages.bar(found)}</all>")[0].findall("rect")
     assert sum(float(bar.get("width")) for bar in bars) == pytest.approx(1080 - 16 - 8, abs=1)

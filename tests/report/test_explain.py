@@ -63,3 +63,9 @@ def test_demonstrated_asks_for_a_series():
     card |= {"verdict": "inconclusive"}
     card["rto"]["faults"][0] |= {"verdict": "inconclusive", "reason": "`require: demonstrated` asks for a series"}
     assert any("repeat the experiment" in each for each in advice(card))
+
+
+def test_where_the_time_went_is_told_in_one_line():
+    (line,) = (line for line in explain(slow().card) if line.startswith("Where the recovery of blackhole went: "))
+    names = ["symptom", "detected", "aborted", "group", "agreed", "restored", "first step", "recovered"]
+    assert [part.split("\u00a0")[0].rpartition(" ")[0] for part in line.split(": ")[1].split(", ")] == names

@@ -108,6 +108,7 @@ def regrouped(
     return [
         *members(BEGAN, old),
         *steps(before, old),
+        {"e": "mark", "t": joined - 4 * MS, "inc": new[0], "what": "symptom", "gen": 1},
         {"e": "mark", "t": joined - 3 * MS, "inc": new[0], "what": "detected", "gen": 1},
         {"e": "mark", "t": joined - 2 * MS, "inc": new[0], "what": "aborted", "gen": 1},
         *members(joined, new, gen=2),

@@ -132,7 +132,8 @@ def test_steps_that_were_done_again_are_told():
     done = sum(t <= EFFECT for t in at)
     rto = scored(events=regrouped(at, lost=1, since=EFFECT, back_to=done - 30))["rto"]
     assert rto["replayed_steps"] == 30
-    assert [stage["stage"] for stage in rto["breakdown"]] == ["detected", "aborted", "group", "first step"]
+    stages = ["symptom", "detected", "aborted", "group", "first step", "recovered"]
+    assert [stage["stage"] for stage in rto["breakdown"]] == stages
     assert rto["breakdown"][-1]["end_ms"] == pytest.approx(rto["ms"])
 
 
