@@ -156,6 +156,18 @@ CONTROLS = [
         always((0, 0, None)),
         _CARD + "test_a_state_that_was_not_restored_exactly_is_found_and_fails",
     ),
+    Control(
+        "consistency: steps from before a smaller world are held to it too",
+        "chaos.scoring.consistency:_comparable",
+        always(False),
+        _CONSISTENCY + "test_what_goes_back_before_a_smaller_world_began_is",
+    ),
+    Control(
+        "findings: a job that became smaller",
+        "chaos.scoring.recovery:shrunk",
+        always([]),
+        _CARD + "test_a_job_that_shrinks_without_a_fault_is_told_as_well",
+    ),
     # The run: witnessed, undone, held.
     Control(
         "verdict: no fault counts until it is witnessed",

@@ -114,9 +114,10 @@ def _recovery_facts(rto: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         more = f" and {len(seen) - _MOST_SURVIVORS} more" if len(seen) > _MOST_SURVIVORS else ""
         yield "as seen by each process that survived", "; ".join(seen[:_MOST_SURVIVORS]) + more
     world = mapping(rto, "world")
-    before, after = integer(world, "before"), integer(world, "after")
-    if before is not None and after is not None and before != after:
-        yield "ranks of the job", f"{words.count(before)} before, {words.count(after)} after"
+    before, least, after = (integer(world, key) for key in ("before", "least", "after"))
+    if before is not None and after is not None and (before != after or before != (least or before)):
+        fewer = "" if least is None or least >= min(before, after) else f"{words.count(least)} at the least, "
+        yield "ranks of the job", f"{words.count(before)} before, {fewer}{words.count(after)} after"
     replayed = integer(rto, "replayed_steps")
     if replayed is not None:
         yield "steps done a second time", words.count(replayed)

@@ -23,7 +23,8 @@ class Consistency:
     """How many hashes were compared across ranks at one step, and how many agreed with the most frequent one.
 
     `lower_bound` is the exact one-sided 95 % bound of the ratio. `replay_compared` and `replay_disagreed` count steps
-    that were done again in a later generation of the same size and whose hash could be compared with the first one.
+    that were done again in a later generation of the same size, with no generation of another size in between whose
+    steps they may follow, and whose hash could be compared with the first one.
     `unseen` are the ranks of the last generation that no comparison after the recovery included.
     """
 
@@ -106,17 +107,29 @@ def _replays(
     groups: dict[tuple[int, int], dict[int, str]], inside: set[tuple[int, int]], worlds: dict[int, int]
 ) -> tuple[int, int, int | None]:
     generations: dict[int, list[int]] = defaultdict(list)
+    begun: dict[int, int] = {}  # the first step of each generation
     for gen, step in groups:
         generations[step].append(gen)
+        begun[gen] = min(begun.get(gen, step), step)
     compared = disagreed = 0
     first: int | None = None
     for step, gens in sorted(generations.items()):
         oldest = min(gens)
         for gen in gens:
-            if gen == oldest or (gen, step) not in inside or worlds[gen] != worlds[oldest]:
+            if gen == oldest or (gen, step) not in inside or not _comparable(oldest, gen, step, worlds, begun):
                 continue
             compared += 1
             if not set(groups[gen, step].values()) & set(groups[oldest, step].values()):
                 disagreed += 1
                 first = step if first is None else first
     return compared, disagreed, first
+
+
+def _comparable(oldest: int, gen: int, step: int, worlds: dict[int, int], begun: dict[int, int]) -> bool:
+    """Whether a step done again must give the same parameters as the first time.
+
+    A generation of another size sums other batches: neither its own steps nor any that may follow from them are held
+    to the result of the first time.
+    """
+    others = (each for each in begun if oldest < each < gen and worlds[each] != worlds[oldest])
+    return worlds[gen] == worlds[oldest] and not any(begun[each] < step for each in others)

@@ -1,6 +1,6 @@
 """What somebody should do something about: P0 before acceptance, P1 tracked, P2 advice."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chaos.scoring.consistency import Consistency
@@ -19,7 +19,9 @@ def _finding(priority: str, what: str, remedy: str) -> Finding:
 def collect(
     record: Record,
     faults: Iterable[dict[str, Any]],
-    recoveries: Iterable[dict[str, Any]],
+    recoveries: Sequence[dict[str, Any]],
+    *,
+    shrunk: Iterable[dict[str, Any]],
     consistency: Consistency,
     steps: Iterable[Event],
 ) -> list[Finding]:
@@ -28,6 +30,7 @@ def collect(
         *_undone(record),
         *_state(consistency),
         *_recovery(recoveries),
+        *_shrunk(shrunk, recoveries),
         *_steady(record),
         *_checkpoints(steps),
         *_timing(faults),
@@ -81,7 +84,6 @@ def _recovery(recoveries: Iterable[dict[str, Any]]) -> Iterable[Finding]:
                 if each["ms"] is not None
                 else "look at the ranks' logs: the job may wait for a rank that does not come back",
             )
-        yield from _shrunk(each)
         if each.get("replayed_steps"):
             yield _finding(
                 "P2",
@@ -99,16 +101,26 @@ def _recovery(recoveries: Iterable[dict[str, Any]]) -> Iterable[Finding]:
             )
 
 
-def _shrunk(recovery: dict[str, Any]) -> Iterable[Finding]:
-    world = recovery.get("world") or {}
-    before, after = world.get("before"), world.get("after")
-    if before and after and after < before:
-        own = [each["ms"] for each in recovery["survivors"] if each["ms"] is not None]
+def _shrunk(shrunk: Iterable[dict[str, Any]], recoveries: Sequence[dict[str, Any]]) -> Iterable[Finding]:
+    for each in shrunk:
+        who = "without a fault" if each["fault"] is None else each["fault"]
+        went_on = f"{who}: the job went on with"
+        design = "from there on its results differ from those of an undisturbed run, by design"
+        if each["regrown"]:
+            yield _finding(
+                "P2",
+                f"{went_on} {each['least']} of {each['before']} ranks for {each['s']:.1f} s, then with all of them "
+                f"again; {design}",
+                "keep a spare for each rank that may be lost at once, if results must not depend on faults",
+            )
+            continue
+        recovery = next((found for found in recoveries if found["fault"] == each["fault"]), {})
+        own = [survivor["ms"] for survivor in recovery.get("survivors") or [] if survivor["ms"] is not None]
         survivors = f"; its survivors were back at their own pace after {max(own):.0f} ms" if own else ""
         yield _finding(
             "P1",
-            f"{recovery['fault']}: the job went on with {after} of {before} ranks, which can reach at most "
-            f"{after / before:.0%} of the baseline's throughput{survivors}",
+            f"{went_on} {each['after']} of {each['before']} ranks to its end, which can reach at most "
+            f"{each['after'] / each['before']:.0%} of the throughput before{survivors}; {design}",
             "keep a spare for each rank that may be lost: without one, 95 % can be reached only from 20 ranks on",
         )
 

@@ -9,7 +9,7 @@ from chaos.scoring.baseline import Baseline, unusable
 from chaos.scoring.fields import NS, NS_PER_MS, Event
 from chaos.scoring.record import FaultRecord, Marks, Record
 from chaos.scoring.rto import Dip, Recovery
-from chaos.scoring.timeline import Timeline, replayed, survivors
+from chaos.scoring.timeline import Timeline, replayed, shrunk, survivors
 from chaos.scoring.verdict import Judged
 from chaos.scoring.windows import WINDOW
 
@@ -170,15 +170,36 @@ def _detail(group: Group, found: Recovery, baseline: Baseline, timeline: Timelin
             for inc in survivors(timeline, group.since, group.until)
             for own in [rto.find(timeline.processes[inc], baseline, group.since, group.until, marks.terms)]
         ],
-        "world": _world(timeline, group.until),
+        "world": _world(timeline, group.since, group.until),
         "replayed_steps": replayed([s for s in timeline.steps if s.t <= group.until], group.since),
     }
 
 
-def _world(timeline: Timeline, until: int) -> dict[str, int | None]:
-    """How many ranks the job had at first, and has at the end of observation."""
-    last = next((s.world for s in reversed(timeline.steps) if s.t <= until), None)
-    return {"before": timeline.world, "after": last}
+def _world(timeline: Timeline, since: int, until: int) -> dict[str, int | None]:
+    """How many ranks the job had before the fault, at the least under observation, and at the end of it."""
+    before = next((s.world for s in reversed(timeline.steps) if s.t < since), None)
+    seen = [s.world for s in timeline.steps if since <= s.t <= until]
+    return {"before": before, "least": min(seen, default=None), "after": seen[-1] if seen else None}
+
+
+def shrinkages(record: Record, timeline: Timeline) -> list[dict[str, Any]]:
+    """The stretches in which the job went on with fewer ranks, each with the fault that it followed.
+
+    `fault` is None where none had taken effect before; `s` lasts to the end of observation where the job never grew
+    back (`regrown` false).
+    """
+    hit = groups(record)
+    return [
+        {
+            "fault": next((group.name for group in reversed(hit) if group.since <= each.since), None),
+            "before": each.before,
+            "least": each.least,
+            "after": each.last if each.until is None else each.before,
+            "regrown": each.until is not None,
+            "s": round(((record.until if each.until is None else each.until) - each.since) / NS, 3),
+        }
+        for each in shrunk([s for s in timeline.steps if s.t <= record.until])
+    ]
 
 
 def _ms(ns: int | None) -> float | None:

@@ -44,6 +44,7 @@ def score(journal: Sequence[Event], steps: Sequence[Event]) -> dict[str, Any]:
     judged = verdict.overall(record, figures)
     faults = [_fault(fault, record) for fault in record.faults]
     told = [dict(figure) for figure, _ in recoveries]
+    smaller = recovery.shrinkages(record, line)
     experiment, workload = record.experiment, mapping(record.experiment, "workload")
     return {
         "schema": SCHEMA,
@@ -63,7 +64,8 @@ def score(journal: Sequence[Event], steps: Sequence[Event]) -> dict[str, Any]:
         "rto": None if worst is None else {**worst[0], "faults": told},
         "consistency": _consistency(agreement, record, figures["consistency"]),
         "steady_state": {when: _probes(record, when) for when in ("before", "during", "after")},
-        "findings": findings.collect(record, faults, told, agreement, steps),
+        "shrunk": smaller,
+        "findings": findings.collect(record, faults, told, shrunk=smaller, consistency=agreement, steps=steps),
     }
 
 

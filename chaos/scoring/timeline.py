@@ -8,7 +8,7 @@ replayed (it makes no progress).
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chaos.scoring.fields import Event, integer, text
 from chaos.scoring.membership import current_steps
@@ -68,6 +68,39 @@ def build(events: Iterable[Event]) -> Timeline:
         world=world,
         tokens_per_step=tokens[first] if first else None,
     )
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A stretch in which the job had fewer ranks than before.
+
+    `before` ranks until then, `least` at the worst, `last` at its end. It lasted from the first step without all ranks
+    (`since`, ns) to the first with all of them again (`until`); None where there was none.
+    """
+
+    before: int
+    least: int
+    last: int
+    since: int
+    until: int | None = None
+
+
+def shrunk(steps: Sequence[Step]) -> list[Shrunk]:
+    """The stretches in which the job went on with fewer ranks than before, in order."""
+    found: list[Shrunk] = []
+    now: Shrunk | None = None
+    full = 0
+    for s in steps:
+        if now is None and s.world >= full:
+            full = s.world
+        elif now is None:
+            now = Shrunk(full, s.world, s.world, s.t)
+        elif s.world < now.before:
+            now = replace(now, least=min(now.least, s.world), last=s.world)
+        else:
+            found.append(replace(now, until=s.t))
+            now, full = None, s.world
+    return found if now is None else [*found, now]
 
 
 def replayed(steps: Sequence[Step], since: int) -> int:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 from report_samples import SAMPLES, Run, passing, slow, storm
 
-from chaos.report import explain, html, junit, markdown, render
+from chaos.report import explain, figures, html, junit, markdown, render
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,22 @@ def test_figures_are_those_of_the_scorecard(format_):
     }[format_]()
     assert "712" in told
     assert "99.9961%" in told
+
+
+@pytest.mark.parametrize(
+    ("world", "told"),
+    [
+        ({"before": 4, "least": 3, "after": 4}, "4 before, 3 at the least, 4 after"),
+        ({"before": 4, "least": 3, "after": 3}, "4 before, 3 after"),
+        ({"before": 3, "least": 3, "after": 4}, "3 before, 4 after"),
+        ({"before": 4, "after": 3}, "4 before, 3 after"),
+        ({"before": 4, "least": 4, "after": 4}, None),
+    ],
+)
+def test_a_job_that_became_smaller_is_told_beside_its_recovery_time(world, told):
+    card = passing().card
+    card["rto"]["faults"][0]["world"] = world
+    assert dict(figures.figures(card)[0].facts).get("ranks of the job") == told
 
 
 def test_a_failure_while_writing_leaves_the_former_report(tmp_path, monkeypatch):

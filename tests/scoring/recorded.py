@@ -117,6 +117,19 @@ def regrouped(
     ]
 
 
+def regrown(at: Sequence[int], *, lost: int, since: int, again: int, back_to: int | None = None) -> list[Event]:
+    """A job of four that loses a rank at `since`, goes on with three, and is four again from `again` on.
+
+    Args:
+        back_to: the step after which the third generation begins, if it returns to a checkpoint.
+    """
+    smaller = regrouped([t for t in at if t <= again], lost=lost, since=since, spare=False)
+    after = [t for t in at if t > again]
+    whole = [incarnation(rank, 2 if rank == lost else 1) for rank in range(4)]
+    first = (len(at) - len(after) if back_to is None else back_to) + 1
+    return [*smaller, *members(after[0] - PACE // 2, whole, gen=3), *steps(after, whole, gen=3, first=first)]
+
+
 # -- the journal -----------------------------------------------------------------------------------------------------
 
 

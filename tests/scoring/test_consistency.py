@@ -3,7 +3,19 @@
 import pytest
 
 from chaos.scoring import consistency
-from tests.scoring.recorded import EFFECT, MS, STOPPED, digest, ends, incarnation, job, regrouped, stalled, steps
+from tests.scoring.recorded import (
+    EFFECT,
+    MS,
+    STOPPED,
+    digest,
+    ends,
+    incarnation,
+    job,
+    regrouped,
+    regrown,
+    stalled,
+    steps,
+)
 
 
 def flipped(hexes: str) -> str:
@@ -120,3 +132,31 @@ def test_a_world_of_another_size_is_not_held_to_the_same_parameters():
         if event["e"] == "step" and event["gen"] == 2:
             event["hash"] = digest(event["step"], "three ranks")
     assert consistency.measure(events, EFFECT, STOPPED).replay_compared == 0
+
+
+def test_what_follows_from_steps_of_a_smaller_world_is_not_held_to_the_same_parameters():
+    """Three ranks went back and did steps again; four go back to a checkpoint of theirs and do them a third time."""
+    at = stalled(ends(), EFFECT, 200 * MS)
+    done = sum(t <= EFFECT for t in at)
+    events = regrown(at, lost=3, since=EFFECT, again=EFFECT + 1000 * MS, back_to=done - 20)
+    for event in events:
+        if event["e"] == "step" and event["gen"] == 2:
+            event["step"] -= 30
+        if event["e"] == "step" and event["gen"] > 1:
+            event["hash"] = digest(event["step"], "three ranks once")
+    found = consistency.measure(events, EFFECT, STOPPED)
+    assert (found.replay_compared, found.replay_disagreed) == (0, 0)
+    assert found.disagreed == 0
+
+
+@pytest.mark.control
+def test_what_goes_back_before_a_smaller_world_began_is():
+    """Four ranks return to a checkpoint older than the first step of three: the first step must be the same."""
+    at = stalled(ends(), EFFECT, 200 * MS)
+    done = sum(t <= EFFECT for t in at)
+    events = regrown(at, lost=3, since=EFFECT, again=EFFECT + 1000 * MS, back_to=done - 20)
+    assert consistency.measure(events, EFFECT, STOPPED).replay_compared == 20
+    for event in events:
+        if event["e"] == "step" and event["gen"] == 3:
+            event["hash"] = digest(event["step"], "not restored exactly")
+    assert consistency.measure(events, EFFECT, STOPPED).replay_disagreed == 20

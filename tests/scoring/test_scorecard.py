@@ -15,6 +15,7 @@ from tests.scoring.recorded import (
     BEGAN,
     EFFECT,
     MS,
+    PACE,
     STOPPED,
     S,
     ends,
@@ -24,11 +25,13 @@ from tests.scoring.recorded import (
     planned,
     probe,
     regrouped,
+    regrown,
     stalled,
 )
 from tests.scoring.test_consistency import AFTER, plant, rolled_back
 
 AT = stalled(ends(), EFFECT, 120 * MS)
+SHRUNK = {"before": 4, "least": 3}
 
 
 def card(events=None, **more):
@@ -145,7 +148,45 @@ def test_an_isolated_dip_is_found_with_the_strict_figure():
 
 def test_a_job_that_lost_a_member_for_good_is_told_what_it_can_reach():
     found = findings(regrouped(AT, lost=3, since=EFFECT, spare=False))
-    assert has(found, "P1", "3 of 4", "75%")
+    assert has(found, "P1", "blackhole: ", "3 of 4 ranks to its end", "75%", "own pace after 133 ms", "by design")
+
+
+def test_a_job_that_shrank_and_grew_again_is_told_for_how_long_it_was_smaller():
+    found = card(regrown(AT, lost=3, since=EFFECT, again=EFFECT + 1513 * MS))
+    (told,) = found["shrunk"]
+    assert told == {**SHRUNK, "fault": "blackhole", "after": 4, "regrown": True, "s": pytest.approx(1.4)}
+    assert found["rto"]["world"] == {"before": 4, "least": 3, "after": 4}
+    said = [(each["priority"], each["text"]) for each in found["findings"]]
+    assert has(said, "P2", "blackhole: ", "3 of 4 ranks for 1.4 s", "by design")
+    assert not has(said, "P1", "to its end")
+
+
+@pytest.mark.control
+def test_a_job_that_shrinks_without_a_fault_is_told_as_well():
+    control = score(journal(), regrouped(AT, lost=3, since=EFFECT, spare=False))
+    assert control["rto"] is None
+    told = [{key: value for key, value in each.items() if key != "s"} for each in control["shrunk"]]
+    assert told == [{**SHRUNK, "fault": None, "after": 3, "regrown": False}]
+    (finding,) = control["findings"]
+    assert finding["text"].startswith("without a fault: the job went on with 3 of 4 ranks to its end")
+
+
+def test_the_fault_that_shrank_the_job_is_named_and_not_the_one_that_came_after():
+    later = EFFECT + 5 * S
+    faults, told = [planned(), planned("f2", "later")], [*happened(), *happened("f2", at=later)]
+    found = score(journal(faults, told), regrouped(AT, lost=3, since=EFFECT, spare=False))
+    assert [each["fault"] for each in found["shrunk"]] == ["blackhole"]
+    assert [each["world"]["before"] for each in found["rto"]["faults"]] == [4, 3]
+
+
+def test_ranks_that_leave_when_the_job_is_stopped_are_no_loss():
+    at = [t for t in AT if t <= STOPPED + 200 * MS]
+    assert card(regrouped(at, lost=3, since=STOPPED - PACE, spare=False), stopped=STOPPED - PACE)["shrunk"] == []
+
+
+def test_a_job_that_keeps_its_ranks_has_not_shrunk():
+    assert card()["shrunk"] == []
+    assert card(regrouped(AT, lost=1, since=EFFECT))["shrunk"] == []
 
 
 def test_steps_done_again_are_advice():
