@@ -21,14 +21,13 @@ class Timeline:
 
     `steps` are the job's steps in order of completion, each weighing its generation's share of the first one's global
     batch; `processes` the same for each process (by incarnation), each step weighing 1: a job that lost a member for
-    good is slower as a whole, its survivors are not. `ranks` is the latest rank of a process; `last_seen` its last
-    event (ns); `world` the size of the first generation.
+    good is slower as a whole, its survivors are not. `ranks` is the latest rank of a process; `world` the size of the
+    first generation.
     """
 
     steps: list[Step]
     processes: dict[str, list[Step]]
     ranks: dict[str, int]
-    last_seen: dict[str, int]
     world: int
     tokens_per_step: int | None
 
@@ -37,14 +36,9 @@ def build(events: Iterable[Event]) -> Timeline:
     """Read step events, in any order."""
     known = list(events)
     ranks: dict[str, int] = {}
-    last_seen: dict[str, int] = {}
     for event in known:
-        t, inc = integer(event, "t"), text(event, "inc") or ""
-        if t is None:
-            continue
-        last_seen[inc] = max(last_seen.get(inc, t), t)
-        if event.get("e") == "member":
-            ranks[inc] = integer(event, "rank") or 0
+        if event.get("e") == "member" and integer(event, "t") is not None:
+            ranks[text(event, "inc") or ""] = integer(event, "rank") or 0
     earliest: dict[tuple[int, int], tuple[int, int]] = {}
     processes: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
     tokens: dict[tuple[int, int], int] = defaultdict(int)
@@ -64,7 +58,6 @@ def build(events: Iterable[Event]) -> Timeline:
         steps=[Step(*each, weight=each[3] / world) for each in ordered],
         processes={inc: [Step(*own, weight=1.0) for own in found] for inc, found in processes.items()},
         ranks=ranks,
-        last_seen=last_seen,
         world=world,
         tokens_per_step=tokens[first] if first else None,
     )

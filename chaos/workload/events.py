@@ -68,9 +68,9 @@ _writers: weakref.WeakSet[StepWriter] = weakref.WeakSet()
 class StepWriter:
     """Appends the events of this process to its own file in ``directory``.
 
-    The file is opened by ``hello``. After a fork the child has a file of its own, with its own ``hello``. A full or
-    failing disk must not stop the training that is being watched: such an event is counted in ``lost`` and dropped,
-    and the count is told by ``bye``.
+    The file is opened by ``hello``, or in the job's launcher by ``launcher``. After a fork the child of a process that
+    has said hello has a file of its own, with its own ``hello``. A full or failing disk must not stop the training that
+    is being watched: such an event is counted in ``lost`` and dropped, and the count is told by ``bye``.
     """
 
     def __init__(self, directory: Path | str) -> None:
@@ -85,17 +85,14 @@ class StepWriter:
     def hello(self, node: int, gpu: int, hash_alg: str) -> None:
         """Open the file and say who writes it. Raises OSError if the file cannot be made."""
         self._about = {"node": node, "gpu": gpu, "hash_alg": hash_alg}
-        self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._directory / (self.incarnation.name + SUFFIX)
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        me = self.incarnation
-        self._emit(
-            "hello",
-            time.monotonic_ns(),
-            {"v": SCHEMA_VERSION, "inc": me.name, "pid": me.pid, "start": me.start, "pidns": me.pidns}
-            | {"boot": me.boot}
-            | self._about,
-        )
+        self._open("hello", self._about)
+
+    def launcher(self) -> None:
+        """Open the file and say that this process is the job's launcher, which decides about membership.
+
+        It is no member and says no hello, and neither does what it forks. Raises OSError if the file cannot be made.
+        """
+        self._open("launcher", {})
 
     def member(self, rank: int, gen: int, world: int) -> None:
         """This process is now ``rank`` of ``world`` in generation ``gen``."""
@@ -140,6 +137,19 @@ class StepWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _open(self, kind: str, about: dict[str, Any]) -> None:
+        """Open the file; its first line says who writes it."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        me = self.incarnation
+        path = self._directory / (me.name + SUFFIX)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._emit(
+            kind,
+            time.monotonic_ns(),
+            {"v": SCHEMA_VERSION, "inc": me.name, "pid": me.pid, "start": me.start, "pidns": me.pidns, "boot": me.boot}
+            | about,
+        )
 
     def _emit(self, kind: str, t: int, fields: dict[str, Any]) -> None:
         self._write(json.dumps({"e": kind, "t": t} | fields, separators=(",", ":")).encode() + b"\n")

@@ -64,6 +64,13 @@ def test_a_spare_that_warms_up_is_not_a_member():
     assert timeline.build([*job(), *warming]).steps == timeline.build(job()).steps
 
 
+def test_a_launcher_is_no_member_and_makes_no_progress():
+    said = {"v": 1, "pid": 2, "start": 5, "pidns": 9, "boot": "b"}
+    launchers = [{"e": "launcher", "t": t, "inc": f"9-{t}-5", **said} for t in (BEGAN - 1, EFFECT, ends()[-1] + 1)]
+    assert timeline.build([*launchers, *job()]) == timeline.build(job())
+    assert members(launchers) == {}
+
+
 def test_a_smaller_world_weighs_less_and_its_survivors_do_not():
     events = regrouped(stalled(ends(), EFFECT, 200 * MS), lost=3, since=EFFECT, spare=False)
     line = timeline.build(events)

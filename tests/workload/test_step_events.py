@@ -124,6 +124,23 @@ def test_a_forked_child_writes_to_a_file_of_its_own(tmp_path: Path) -> None:
     assert sorted(h["pid"] for h in hellos) == sorted([os.getpid(), child])
 
 
+def test_a_launcher_says_what_it_is_and_no_hello(tmp_path: Path) -> None:
+    writer = StepWriter(tmp_path)
+    writer.launcher()
+    child = os.fork()
+    if child == 0:
+        writer.mark("child", 1)
+        os._exit(0)
+    os.waitpid(child, 0)
+    me = Incarnation.current()
+    (read,) = tail(tmp_path).poll()
+    assert {key: value for key, value in read.items() if key != "t"} == {
+        **{"e": "launcher", "v": 1, "inc": me.name},
+        **{"pid": os.getpid(), "start": me.start, "pidns": me.pidns, "boot": me.boot},
+    }
+    assert [path.name for path in tmp_path.iterdir()] == [f"{me.name}.jsonl"]
+
+
 def test_a_full_disk_loses_events_but_not_the_job(tmp_path: Path) -> None:
     writer = StepWriter(tmp_path)
     writer.hello(0, 0, "xxh3_64")
