@@ -13,7 +13,7 @@ from chaos.lab.client import LabClient, LabProcess
 from chaos.lab.errors import LabError
 from chaos.lab.topology import LabSpec, management_address
 
-LAUNCHER = "chaos.workload.reference.launcher"
+JOB = "chaos.workload.reference.job"
 ELASTIC = "chaos.workload.reference.elastic"
 RENDEZVOUS_PORT = 29400
 GRACE = 3.0  # seconds from asking a job to end to killing it
@@ -80,7 +80,7 @@ def start(lab: LabClient, spec: LabSpec, *, recovery: str, settings: Mapping[str
         return _by_torchrun(lab, spec, file, logs)
     reader, writer = os.pipe()
     try:
-        process = _spawn(lab, None, [sys.executable, "-m", LAUNCHER, str(file)], logs / "launcher.log", stdin=reader)
+        process = _spawn(lab, None, [sys.executable, "-m", JOB, str(file)], logs / "launcher.log", stdin=reader)
     except BaseException:
         os.close(writer)
         raise

@@ -44,7 +44,7 @@ class Job:
         self,
         folder: Path,
         lab: Lab | None = None,
-        command: Sequence[str] = (sys.executable, "-m", "chaos.workload.reference.launcher"),
+        command: Sequence[str] = (sys.executable, "-m", "chaos.workload.reference.job"),
         node: int | None = None,
         env: Mapping[str, str] | None = None,
         **config: Any,
@@ -172,9 +172,14 @@ class Job:
 
 def alive(hello: Event) -> bool:
     """Whether the process that said ``hello`` still runs."""
+    return alive_pid(hello["pid"], hello["start"])
+
+
+def alive_pid(pid: int, start: int | None = None) -> bool:
+    """Whether a process runs, and is the one that started at that instant."""
     try:
-        stat = Path(f"/proc/{hello['pid']}/stat").read_text(encoding="ascii", errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return False
     fields = stat.rpartition(")")[2].split()
-    return int(fields[19]) == hello["start"] and fields[0] != "Z"
+    return start in (None, int(fields[19])) and fields[0] != "Z"

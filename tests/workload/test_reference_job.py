@@ -60,7 +60,7 @@ def test_a_killed_rank_is_replaced_by_a_spare_and_the_result_is_the_same(
         # The victim's place was filled again, by a process that stood by.
         assert sum((h["node"], h["gpu"]) == (0, 1) for h in job.all("hello")) == 2
         stages = [m["what"] for m in job.all("mark", gen=2, inc=job.member(0)["inc"])]
-        assert stages[:5] == ["detected", "aborted", "group", "agreed", "restored"]
+        assert stages[:5] == ["symptom", "detected", "aborted", "group", "agreed"]
 
 
 def test_without_spares_a_killed_rank_is_started_again_in_its_place(
@@ -195,7 +195,7 @@ def test_a_wrong_configuration_is_one_clear_line(tmp_path: Path, change: str, co
     path = tmp_path / "config.json"
     path.write_text(change)
     run = subprocess.run(
-        [sys.executable, "-m", "chaos.workload.reference.launcher", str(path)],
+        [sys.executable, "-m", "chaos.workload.reference.job", str(path)],
         capture_output=True,
         text=True,
         check=False,

@@ -35,7 +35,7 @@ def test_parameters_and_gradients_are_views_of_the_arena(replica: Replica) -> No
     assert all(start <= p.data_ptr() < end for p in model.parameters())
     replica.compute(0)
     gradient = torch.cat([p.grad.flatten() for p in replica.arena._model_parameters if p.grad is not None])
-    assert torch.equal(gradient, replica.arena.gradient[:-1])
+    assert torch.equal(gradient, replica.arena.gradient[:-2])
     assert gradient.norm() > 0
 
 
@@ -49,10 +49,17 @@ def test_a_renewed_gradient_leaves_the_old_buffer_alone(replica: Replica) -> Non
 
 
 def test_the_loss_travels_behind_the_gradient(replica: Replica) -> None:
-    loss = float(replica.compute(0)[-1])
+    loss = float(replica.compute(0)[-2])
     assert 5 < loss < 6  # near the entropy of 256 equal bytes, 5.55 nats
     figures = replica.apply(1)
     assert figures.loss == loss
+
+
+def test_votes_travel_behind_the_loss_and_are_counted(replica: Replica) -> None:
+    said_no = replica.compute(0).clone()
+    said_yes = replica.compute(1, vote=True).clone()
+    replica.arena.gradient.copy_(said_no + said_yes)
+    assert replica.apply(2).votes == 1
 
 
 def test_the_average_over_ranks_is_what_one_rank_with_all_data_computes(replica: Replica) -> None:
@@ -61,7 +68,7 @@ def test_the_average_over_ranks_is_what_one_rank_with_all_data_computes(replica:
     inputs, targets = (torch.cat([batch[i] for batch in batches]) for i in (0, 1))
     replica.arena.gradient.zero_()
     replica._model(inputs, targets).backward()
-    assert torch.allclose((parts[0] + parts[1])[:-1] / 2, replica.arena.gradient[:-1], atol=1e-6)
+    assert torch.allclose((parts[0] + parts[1])[:-2] / 2, replica.arena.gradient[:-2], atol=1e-6)
 
 
 def test_the_optimizer_does_what_torch_s_own_does() -> None:

@@ -15,7 +15,7 @@ from chaos.workload.reference.config import ModelShape
 from chaos.workload.reference.group import GroupBroken
 from chaos.workload.reference.loop import Schedule, checkpoint_writer, train
 from chaos.workload.reference.recovery import FromCheckpoint, NoRecovery, RestoreFailed
-from chaos.workload.reference.replica import Replica
+from chaos.workload.reference.replica import Replica, StepFigures
 
 
 class Solo:
@@ -66,11 +66,11 @@ class Bench:
         plan = Schedule(**{"hash_every": 1, "checkpoint_every": None, "max_steps": None, "step_s": None} | schedule)
         writer = checkpoint_writer(self.folder, self.events, lambda: group.generation)
 
-        def on_step() -> bool:
+        def on_step(_: StepFigures) -> bool:
             writer.drain(10)
             return True
 
-        train(self.replica, group, plan, self.events, checkpoints=writer, on_step=on_step)
+        train(self.replica, group, plan, self.events, checkpoints=writer, vote=lambda: False, on_step=on_step)
 
     def all(self, kind: str, **fields: Any) -> list[dict[str, Any]]:
         events = self._tail.poll()

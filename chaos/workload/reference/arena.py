@@ -18,7 +18,8 @@ class Arena:
     Attributes:
         state: float32 ``[3 * parameters]``: parameters, first moments, second moments.
         parameters, first_moment, second_moment: the thirds of ``state``.
-        gradient: float32 ``[parameters + 1]``: the gradient, then the loss, which so travels in the same all-reduce.
+        gradient: float32 ``[parameters + 2]``: the gradient, then the loss and a vote, which so travel in the same
+            all-reduce.
         scratch: float32 ``[parameters]``, for whoever needs it for a moment.
         decayed: how many leading parameters take weight decay (matrices; the gains of norms come after them).
     """
@@ -39,7 +40,7 @@ class Arena:
 
     def renew_gradient(self) -> None:
         """Give gradients a new buffer: a collective that was given up may still write to the old one."""
-        self.gradient = torch.zeros(self.size + 1, device=self._device)
+        self.gradient = torch.zeros(self.size + 2, device=self._device)
         for parameter, view in zip(self._model_parameters, self._views(self.gradient), strict=True):
             parameter.grad = view
 

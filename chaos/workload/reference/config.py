@@ -92,6 +92,11 @@ class JobConfig:
     hang_timeout_s: float = 0.3
     keep_checkpoints: int = 3
 
+    @property
+    def control_socket(self) -> Path:
+        """Where launcher and ranks meet: in a folder that all of them see."""
+        return self.events_dir / "launcher.sock"
+
     @classmethod
     def load(cls, path: Path) -> JobConfig:
         """Read the file.

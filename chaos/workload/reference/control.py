@@ -1,8 +1,8 @@
 """A rank's side of the control plane: a watcher thread that hears the launcher whatever the main thread waits for.
 
-The watcher beats every 20 ms, aborts the old generation's connections as soon as a newer one is announced (and again
-until the main thread has left it: a connection may open after the first look), and ends the process when the launcher
-has gone.
+The watcher beats every 20 ms, exchanges path beacons at that pace, aborts the old generation's connections as soon as a
+newer one is announced (and again until the main thread has left it: a connection may open after the first look), and
+looks for the next launcher when one has gone. Training needs none; the process ends when none comes.
 """
 
 from __future__ import annotations
@@ -12,38 +12,58 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
 
 from chaos.workload.reference import messages
-from chaos.workload.reference.messages import Generation
+from chaos.workload.reference.beacons import BEAT_S, Report
+from chaos.workload.reference.config import Place
+from chaos.workload.reference.messages import Generation, Message, Status
 
-BEAT_S = 0.02
+ORPHANED_S = 10.0  # without any launcher for so long a rank ends
+
+
+class Listener(Protocol):
+    """What else a rank does with what it hears; all of it is called in the watcher's thread."""
+
+    def abort(self) -> int:
+        """Break every connection of the process group; returns how many there were."""
+
+    def aborted(self, generation: Generation, connections: int) -> None:
+        """The old group was broken for a new generation."""
+
+    def offered(self, generation: Generation) -> None:
+        """A generation is to be formed beside the present one."""
+
+    def peers(self, places: dict[int, Place]) -> None:
+        """These processes are warm, and where."""
+
+    def silences(self) -> list[Report]:
+        """Called at each beat: what is not heard now."""
+
+    def orphaned(self) -> None:
+        """There is no launcher any more; the last thing that is heard."""
 
 
 class Control:
-    """What the launcher wants of this rank.
+    """What the launcher wants of this rank, and what it knows of it.
 
     Args:
-        sock: our end of the control socket.
-        abort: breaks every connection of the process group; returns how many there were.
-        on_abort: told of each new generation after the abort, with the number of connections, in the watcher's thread.
-        on_orphaned: called in the watcher's thread, as its last act, when the launcher has gone.
+        process: this process's number.
+        connect: opens a connection to the launcher; ``None`` while there is none.
+        listener: who acts on it.
     """
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        abort: Callable[[], int],
-        on_abort: Callable[[Generation, int], None],
-        on_orphaned: Callable[[], None],
-    ) -> None:
-        self._sock = sock
-        self._abort = abort
-        self._on_abort = on_abort
-        self._on_orphaned = on_orphaned
+    def __init__(self, process: int, connect: Callable[[], socket.socket | None], listener: Listener) -> None:
+        self._process = process
+        self._connect = connect
+        self._listener = listener
         self._changed = threading.Condition()
+        self._sock: socket.socket | None = None
         self._latest: Generation | None = None
-        self._followed = 0
-        self._steps = 0
+        self._successor: Generation | None = None
+        self._status = Status()
+        self._silent: list[Report] = []
         self.stopping = False
 
     def start(self) -> None:
@@ -64,8 +84,18 @@ class Control:
                 return None
             assert self._latest is not None
             # From here on connections belong to the new generation: the watcher no longer breaks them.
-            self._followed, self._steps = self._latest.number, 0
+            self._follow(self._latest)
             return self._latest
+
+    def move_over(self, generation: Generation) -> None:
+        """Follow a generation that was formed beside the present one."""
+        with self._changed:
+            if self._latest is None or self._latest.number < generation.number:
+                self._latest = generation
+            self._follow(generation)
+
+    def _follow(self, generation: Generation) -> None:
+        self._status = Status(followed=generation.number, completed=self._status.completed)
 
     def wait_for(self, done: Callable[[], bool]) -> bool:
         """Wait until ``done``; ``False`` if a newer generation or the end of the job comes first.
@@ -87,24 +117,24 @@ class Control:
         with self._changed:
             return self._given_up()
 
-    def step_completed(self) -> None:
-        """Count a step in this generation."""
-        self._steps += 1
+    def entering(self) -> None:
+        """Count a collective that the main thread is about to enter."""
+        with self._changed:
+            self._status = replace(self._status, entered=self._status.entered + 1)
 
-    def ready(self) -> None:
-        """Tell that this process is warm and holds no state that anybody needs."""
-        messages.send(self._sock, {"op": "ready"})
+    def step_completed(self, completed: int) -> None:
+        """Count a step in this generation; ``completed``: steps behind the state, in all."""
+        with self._changed:
+            self._status = replace(self._status, steps=self._status.steps + 1, completed=completed)
 
-    def broken(self, generation: int, why: str) -> None:
-        """Tell that a generation failed here."""
-        messages.send(self._sock, {"op": "broken", "gen": generation, "why": why[:400]})
-
-    def done(self, generation: int) -> None:
-        """Tell that the last step is done."""
-        messages.send(self._sock, {"op": "done", "gen": generation})
+    def tell(self, **fields: object) -> None:
+        """Change fields of this rank's ``Status``, and let the launcher know at once."""
+        with self._changed:
+            self._status = replace(self._status, **fields)  # type: ignore[arg-type]
+        self._beat()
 
     def _outdated(self) -> bool:
-        return self._latest is not None and self._latest.number > self._followed
+        return self._latest is not None and self._latest.number > self._status.followed
 
     def _given_up(self) -> bool:
         return self.stopping or self._outdated()
@@ -112,36 +142,83 @@ class Control:
     # -- the watcher's side --------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        due = time.monotonic()
+        due = alone_since = time.monotonic()
         while True:
-            if poll.poll(max(0.0, due - time.monotonic()) * 1000):
-                if not self._hear():
-                    self._on_orphaned()
+            if self._sock is None:
+                self._meet()
+            wait = max(0.0, due - time.monotonic())
+            if self._sock is None:
+                if time.monotonic() - alone_since > ORPHANED_S:
+                    self._listener.orphaned()
                     return
-            elif self._outdated():
-                with self._changed:
-                    if self._outdated():
-                        self._abort()
+                time.sleep(wait)
+            else:
+                alone_since = time.monotonic()
+                self._listen(self._sock, wait)
             if time.monotonic() >= due:
-                messages.send(self._sock, {"op": "beat", "gen": self._followed, "steps": self._steps})
+                self._silent = self._listener.silences()
+                self._beat()
                 due = time.monotonic() + BEAT_S
 
-    def _hear(self) -> bool:
+    def _meet(self) -> None:
+        sock = self._connect()
+        if sock is None:
+            return
+        hello: Message = {"op": "hello", "process": self._process}
+        with self._changed:
+            for op, generation in (("generation", self._latest), ("successor", self._successor)):
+                hello[op] = None if generation is None else generation.as_message()
+            self._sock = sock
+        self._send(hello)
+        self._beat()
+
+    def _beat(self) -> None:
+        with self._changed:
+            message = messages.beat_message(self._status, self._silent, time.monotonic())
+        self._send(message)
+
+    def _send(self, message: Message) -> None:
+        sock = self._sock
+        if sock is not None:
+            messages.send(sock, message)  # what is lost with a launcher is told to the next one
+
+    def _listen(self, sock: socket.socket, wait: float) -> None:
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        if poll.poll(wait * 1000):
+            if not self._hear(sock):
+                self._sock = None
+                sock.close()
+        elif self._outdated():
+            with self._changed:
+                if self._outdated():
+                    self._listener.abort()
+
+    def _hear(self, sock: socket.socket) -> bool:
         """Take one message; ``False`` when the launcher has gone."""
-        message = messages.receive(self._sock)
+        message = messages.receive(sock)
         if message is None:
             return False
-        if message["op"] == "stop":
-            with self._changed:
-                self.stopping = True
-                self._changed.notify_all()
-        elif message["op"] == "generation":
-            generation = Generation.from_message(message)
-            with self._changed:
-                broken = self._abort()
-                self._latest = generation
-                self._changed.notify_all()
-            self._on_abort(generation, broken)
+        match message["op"]:
+            case "stop":
+                with self._changed:
+                    self.stopping = True
+                    self._changed.notify_all()
+            case "generation":
+                self._hear_generation(Generation.from_message(message))
+            case "successor":
+                generation = Generation.from_message(message)
+                with self._changed:
+                    self._successor = generation
+                self._listener.offered(generation)
+            case "peers":
+                self._listener.peers(messages.peers_from(message))
         return True
+
+    def _hear_generation(self, generation: Generation) -> None:
+        with self._changed:
+            broken = self._listener.abort()
+            self._latest, self._successor = generation, None
+            self._changed.notify_all()
+        self._listener.aborted(generation, broken)
+        self._beat()

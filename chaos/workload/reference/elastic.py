@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from chaos.lab import namespace
 from chaos.workload.events import StepWriter
 from chaos.workload.reference.config import ConfigError, JobConfig
-from chaos.workload.reference.launcher import SINGLE_THREADED
+from chaos.workload.reference.job import SINGLE_THREADED
 
 if TYPE_CHECKING:
     import torch
@@ -135,7 +135,15 @@ def train(config: JobConfig, environment: MutableMapping[str, str]) -> None:
         events.member(group.slot, group.generation, group.world)
         Restart().restore(replica, group, folder, events)
         schedule = loop.Schedule.of(config, checkpoints=True)
-        loop.train(replica, group, schedule, events, checkpoints=checkpoints, on_step=lambda: True)
+        loop.train(
+            replica,
+            group,
+            schedule,
+            events,
+            checkpoints=checkpoints,
+            vote=lambda: False,
+            on_step=lambda _: True,
+        )
         dist.barrier()  # nobody closes connections that another still reads from
     except Exception as error:
         events.bye(f"{type(error).__name__}: {error}")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from chaos.workload.reference.control import Control
 from chaos.workload.reference.messages import Generation
-from chaos.workload.reference.store import PrefixStore, Store
+from chaos.workload.reference.store import Store
 
 BUILD_TIMEOUT_S = 1.0
 _SLICE = timedelta(milliseconds=10)
@@ -44,18 +44,20 @@ class Group(Protocol):
 class GlooGroup:
     """One generation's group; calls end early when the launcher announces a newer one."""
 
-    def __init__(self, backend: Any, control: Control, generation: int, slot: int, world: int) -> None:
+    def __init__(self, backend: Any, control: Control, generation: Generation, slot: int) -> None:
         self.backend = backend
         self._control = control
-        self.generation, self.slot, self.world = generation, slot, world
+        self.generation, self.slot, self.world = generation.number, slot, len(generation.seats)
         self._sum = dist.AllreduceOptions()
 
     def all_reduce(self, tensor: Tensor) -> None:
+        self._control.entering()
         self._finish(self.backend.allreduce([tensor], self._sum))
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
+        self._control.entering()
         self._finish(self.backend.broadcast([tensor], options))
 
     def _finish(self, work: dist.Work) -> None:
@@ -88,12 +90,15 @@ def _brief(error: RuntimeError) -> str:
 class GroupBuilder:
     """Builds a generation's group, and takes old ones apart where nobody waits for it.
 
+    gloo's constructor cannot be interrupted. So it runs in a thread of its own with a store connection of its own, and
+    is left behind when nobody wants its result any more.
+
     Args:
-        connect: opens a store connection of its own, in the calling thread.
+        connect: opens a connection to a generation's store, in the calling thread.
         timeout: seconds a collective may take.
     """
 
-    def __init__(self, control: Control, connect: Callable[[], Store], timeout: float) -> None:
+    def __init__(self, control: Control, connect: Callable[[Generation], Store], timeout: float) -> None:
         self._control = control
         self._connect = connect
         self._timeout = timeout
@@ -103,35 +108,39 @@ class GroupBuilder:
     def build(self, generation: Generation, slot: int) -> GlooGroup:
         """Form the group together with all other members.
 
-        gloo's constructor cannot be interrupted. So it runs in a thread of its own with a store connection of its own,
-        and is left behind when a newer generation comes.
-
         Raises:
             GroupBroken: it could not be formed, or is obsolete already.
         """
-        made: list[Any] = []
+        made: list[GlooGroup | GroupBroken] = []
+
+        def take(result: GlooGroup | GroupBroken) -> None:
+            made.append(result)
+            self._control.notify()
+
+        self.begin(generation, slot, take)
+        if not self._control.wait_for(lambda: bool(made)):
+            raise GroupBroken("superseded while the group was formed")
+        if isinstance(made[0], GroupBroken):
+            raise made[0]
+        return made[0]
+
+    def begin(self, generation: Generation, slot: int, take: Callable[[GlooGroup | GroupBroken], None]) -> None:
+        """Form the group in the background; ``take`` is called in another thread with the result."""
 
         def construct() -> None:
             try:
-                made.append(self._construct(generation, slot))
+                take(GlooGroup(self._construct(generation, slot), self._control, generation, slot))
             except RuntimeError as error:
-                made.append(error)
-            self._control.notify()
+                take(GroupBroken(f"the group was not formed: {_brief(error)}"))
 
         threading.Thread(target=construct, name=f"group {generation.number}", daemon=True).start()
-        if not self._control.wait_for(lambda: bool(made)):
-            raise GroupBroken("superseded while the group was formed")
-        if isinstance(made[0], RuntimeError):
-            raise GroupBroken(f"the group was not formed: {_brief(made[0])}") from made[0]
-        return GlooGroup(made[0], self._control, generation.number, slot, len(generation.seats))
 
     def _construct(self, generation: Generation, slot: int) -> Any:
         options = _Gloo._Options()
         options._timeout = timedelta(seconds=BUILD_TIMEOUT_S)
         options._threads = 1
         options._devices = [_Gloo.create_device(hostname=generation.seats[slot].bind)]
-        store = PrefixStore(f"generation {generation.number}/", self._connect())
-        backend = _Gloo(store, slot, len(generation.seats), options)
+        backend = _Gloo(self._connect(generation), slot, len(generation.seats), options)
         backend.set_timeout(timedelta(seconds=self._timeout))
         return backend
 
@@ -147,3 +156,54 @@ class GroupBuilder:
             due, group = self._old.get()
             time.sleep(max(0.0, due - time.monotonic()))
             del group
+
+
+class Successor:
+    """The group that is formed beside the present one, until all ranks move over to it at one and the same step.
+
+    Make before break: the present group trains on meanwhile, and each rank votes in its gradient buffer for as long as
+    it could move. The sum is the same everywhere, so all see in the same step that everybody can.
+    """
+
+    def __init__(self, builder: GroupBuilder, on_result: Callable[[int, GroupBroken | None], None]) -> None:
+        """``on_result`` is told, in another thread, that a generation's group stands or why it does not."""
+        self._builder = builder
+        self._on_result = on_result
+        self._lock = threading.Lock()
+        self._wanted: Generation | None = None
+        self._group: GlooGroup | None = None
+
+    def offer(self, generation: Generation, slot: int) -> None:
+        """Form this one; from any thread."""
+        with self._lock:
+            self._wanted = generation
+        self._builder.begin(generation, slot, lambda result: self._take(generation, result))
+
+    def _take(self, generation: Generation, result: GlooGroup | GroupBroken) -> None:
+        with self._lock:
+            wanted = self._wanted is generation
+            if wanted and isinstance(result, GlooGroup):
+                self._group = result
+        if not wanted:
+            if isinstance(result, GlooGroup):
+                self._builder.discard(result)
+        else:
+            self._on_result(generation.number, result if isinstance(result, GroupBroken) else None)
+
+    def stands(self) -> bool:
+        """Whether this rank could move over now: its vote."""
+        return self._group is not None
+
+    def take(self) -> tuple[Generation, GlooGroup] | None:
+        """Move over: there is no successor any more. ``None``: a newer generation has just made it obsolete."""
+        with self._lock:
+            generation, group = self._wanted, self._group
+            self._wanted = self._group = None
+        return None if generation is None or group is None else (generation, group)
+
+    def drop(self) -> None:
+        """A newer generation makes it obsolete; from any thread."""
+        with self._lock:
+            group, self._wanted, self._group = self._group, None, None
+        if group is not None:
+            self._builder.discard(group)

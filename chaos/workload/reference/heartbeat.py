@@ -24,6 +24,10 @@ class Heartbeats:
         """A sign of life."""
         self._last[process] = now
 
+    def last(self, process: int) -> float | None:
+        """The last sign of life."""
+        return self._last.get(process)
+
     def forget(self, process: int) -> None:
         """The process is watched no longer."""
         self._last.pop(process, None)

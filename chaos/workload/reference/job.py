@@ -1,69 +1,53 @@
-"""One job in the launcher's process: the zygote first, then the store, then supervision until it is told to end."""
+"""Runs one reference training job: ``python -m chaos.workload.reference.job CONFIG.json``.
+
+This process becomes the job's zygote; the launcher and all ranks are its children. It ends when the job is done, at
+SIGTERM or SIGINT, or when its standard input (a pipe or a socket) reaches its end; all of them end with it. Exit code:
+0 done or stopped as asked, 1 the job failed, 2 the configuration is wrong.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-import signal
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from pathlib import Path
 
-from chaos.workload.reference import store
-from chaos.workload.reference.config import JobConfig
-from chaos.workload.reference.placement import placement_for
-from chaos.workload.reference.poller import Poller
-from chaos.workload.reference.rank import RankSetup
-from chaos.workload.reference.supervisor import Supervisor
-from chaos.workload.reference.zygote import Zygote
+from chaos.workload.reference.config import ConfigError, JobConfig
 
-_STDIN = 0
+#: Before torch is imported. More threads than cores make small operations many times slower.
+SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def run_job(config: JobConfig) -> int:
-    """Run a job to its end; returns the exit code.
-
-    Raises:
-        OSError: its folders cannot be made.
-    """
-    for folder in (config.events_dir, config.logs_dir, config.checkpoint_dir):
-        folder.mkdir(parents=True, exist_ok=True)
-    placement = placement_for(config)
-    listener = store.listen()
-    zygote = Zygote.fork(RankSetup(config, listener))
-    served = store.serve(listener)  # only now: a process that holds a store must not be forked
-    poller = Poller()
-    supervisor = Supervisor(config, zygote, placement, poller)
-    with _told_to_end(poller, supervisor):
-        code = supervisor.run()
-    del served
-    return code
-
-
-@contextmanager
-def _told_to_end(poller: Poller, supervisor: Supervisor) -> Iterator[None]:
-    """End the job at SIGTERM and SIGINT, and at the end of standard input where that is somebody's lifeline."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    former = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def hear_signal() -> None:
-        os.read(reader, 4096)
-        supervisor.end(0, "stopped by a signal")
-
-    def hear_stdin() -> None:
-        if not os.read(_STDIN, 4096):
-            poller.ignore(_STDIN)
-            supervisor.end(0, "stopped: standard input has ended")
-
-    poller.listen(reader, hear_signal)
-    mode = os.fstat(_STDIN).st_mode
-    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):  # /dev/null is nobody's
-        poller.listen(_STDIN, hear_stdin)
+def main(arguments: list[str] | None = None) -> int:
+    """Read the configuration, run the job; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
+    if len(arguments) != 1:
+        print("usage: python -m chaos.workload.reference.job CONFIG.json", file=sys.stderr)
+        return 2
     try:
-        yield
-    finally:
-        signal.set_wakeup_fd(-1)
-        for number, handler in former.items():
-            signal.signal(number, handler)
-        os.close(reader)
-        os.close(writer)
+        config = JobConfig.load(Path(arguments[0]))
+        if config.recovery == "restart":
+            raise ConfigError("recovery is 'restart': torchrun starts that one, with chaos.workload.reference.elastic")
+        for folder in (config.events_dir, config.logs_dir, config.checkpoint_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+    except (ConfigError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    os.environ.update(SINGLE_THREADED)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    return _run(config)
+
+
+def _run(config: JobConfig) -> int:
+    from chaos.workload.reference.launcher import run_launcher  # noqa: PLC0415 - imports torch
+    from chaos.workload.reference.placement import name_process  # noqa: PLC0415
+    from chaos.workload.reference.rank import RankSetup  # noqa: PLC0415
+    from chaos.workload.reference.zygote import Zygote  # noqa: PLC0415
+
+    name_process("zygote")
+    return Zygote(RankSetup(config), lambda zygote: run_launcher(config, zygote)).serve()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,42 +1,21 @@
-"""Runs one reference training job: ``python -m chaos.workload.reference.launcher CONFIG.json``.
+"""The launcher: the process that decides who is a member of the job, and the first thing of the job to be replaceable.
 
-It ends when the job is done, at SIGTERM or SIGINT, or when its standard input (a pipe or a socket) reaches its end; all
-ranks end with it. Exit code 0: done or stopped as asked; 1: the job failed; 2: the configuration is wrong.
+It holds the ranks' control connections and the store over which a generation's ranks find each other. Nothing of it is
+needed for a step: ranks that lose it train on, and connect to the next one, which learns from them how things stand.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
-from pathlib import Path
-
-from chaos.workload.reference.config import ConfigError, JobConfig
-
-#: Before torch is imported. More threads than cores make small operations many times slower.
-SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+from chaos.workload.events import StepWriter
+from chaos.workload.reference.config import JobConfig
+from chaos.workload.reference.placement import placement_for
+from chaos.workload.reference.poller import Poller
+from chaos.workload.reference.store import RendezvousStore
+from chaos.workload.reference.supervisor import Supervisor
+from chaos.workload.reference.zygote import ZygoteClient
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Read the configuration, run the job; returns the exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
-    if len(arguments) != 1:
-        print("usage: python -m chaos.workload.reference.launcher CONFIG.json", file=sys.stderr)
-        return 2
-    try:
-        config = JobConfig.load(Path(arguments[0]))
-        if config.recovery == "restart":
-            raise ConfigError("recovery is 'restart': torchrun starts that one, with chaos.workload.reference.elastic")
-    except (ConfigError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    os.environ.update(SINGLE_THREADED)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from chaos.workload.reference.job import run_job  # noqa: PLC0415 - imports torch
-
-    return run_job(config)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run_launcher(config: JobConfig, zygote: ZygoteClient) -> int:
+    """Supervise a job to its end, whoever began it; returns its exit code."""
+    StepWriter(config.events_dir).launcher()
+    return Supervisor(config, zygote, placement_for(config), Poller(), RendezvousStore()).run()

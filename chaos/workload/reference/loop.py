@@ -12,7 +12,7 @@ from chaos.workload.reference.checkpoint import CheckpointFolder, CheckpointWrit
 from chaos.workload.reference.config import JobConfig
 from chaos.workload.reference.group import Group
 from chaos.workload.reference.pace import Pace
-from chaos.workload.reference.replica import Replica
+from chaos.workload.reference.replica import Replica, StepFigures
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,13 @@ def train(
     events: StepWriter,
     *,
     checkpoints: CheckpointWriter,
-    on_step: Callable[[], bool],
+    vote: Callable[[], bool],
+    on_step: Callable[[StepFigures], bool],
 ) -> None:
     """Train with one process group until the job is done or ``on_step``, called after each step, says False.
+
+    Args:
+        vote: asked before each step; how many ranks said yes is told to ``on_step`` of all of them.
 
     Raises:
         GroupBroken: the group cannot go on; ``replica`` is as after its last completed step.
@@ -50,7 +54,7 @@ def train(
         pace.wait()
         began = time.monotonic_ns()
 
-        gradient = replica.compute(group.slot)
+        gradient = replica.compute(group.slot, vote=vote())
         group.all_reduce(gradient)
         # The whole sum is here: every member has contributed, so the step counts.
         figures = replica.apply(group.world)
@@ -76,7 +80,7 @@ def train(
             if not sound or not checkpoints.offer(step, replica.arena.state):
                 why = "the last one is still being written" if sound else "loss or gradient is not finite"
                 events.mark("checkpoint_skipped", group.generation, step=step, why=why)
-        if not on_step():
+        if not on_step(figures):
             return
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from chaos.lab import namespace
+from chaos.lab import namespace, topology
+from chaos.workload.reference.beacons import End
 from chaos.workload.reference.config import JobConfig, Place
+from chaos.workload.reference.paths import NVLINK, PCIE
 
 
 class PlaceUnavailable(RuntimeError):
@@ -17,7 +19,7 @@ class PlaceUnavailable(RuntimeError):
 
 
 class Placement(Protocol):
-    """Gives places their namespaces and addresses."""
+    """Gives places their namespaces."""
 
     def namespaces(self, place: Place) -> dict[str, int]:
         """Descriptors of the namespaces of a place as it is now, by kind (pid, mnt, uts, net); the caller closes them.
@@ -26,23 +28,13 @@ class Placement(Protocol):
         PlaceUnavailable.
         """
 
-    def address(self, place: Place) -> str:
-        """The IPv4 address that the process group of a rank in this place binds to."""
-
 
 class HostPlacement:
-    """Every rank on this host with a loopback address of its own, 127.0.0.10 and up."""
-
-    def __init__(self, places: Sequence[Place]) -> None:
-        self._addresses = {place: f"127.0.0.{10 + index}" for index, place in enumerate(places)}
+    """Every rank on this host."""
 
     def namespaces(self, place: Place) -> dict[str, int]:  # noqa: ARG002 - the protocol's
         """None: the host's own."""
         return {}
-
-    def address(self, place: Place) -> str:
-        """127.0.0.x by the order of places."""
-        return self._addresses[place]
 
 
 class LabPlacement:
@@ -74,18 +66,25 @@ class LabPlacement:
             raise PlaceUnavailable(f"the lab has no {place} ({', '.join(missing)} missing)")
         return {kind: fds[name] for name, kind in wanted.items()}
 
-    def address(self, place: Place) -> str:
-        """The GPU's NVLink address."""
-        from chaos.lab.topology import nvlink_address  # noqa: PLC0415
-
-        return nvlink_address(place.node, place.gpu)
-
 
 def placement_for(config: JobConfig) -> Placement:
     """The placement that a job asks for."""
-    if config.lab_socket is not None:
-        return LabPlacement(config.lab_socket)
-    return HostPlacement((*config.world, *config.spares))
+    return HostPlacement() if config.lab_socket is None else LabPlacement(config.lab_socket)
+
+
+def ends(config: JobConfig, place: Place) -> dict[str, End]:
+    """A rank's end of each path that its data can flow over, the preferred one first.
+
+    In a lab its GPU's NVLink and PCIe devices; on this host a loopback address of its own, 127.0.0.10 and up by the
+    order of places.
+    """
+    if config.lab_socket is None:
+        index = (*config.world, *config.spares).index(place)
+        return {"loopback": End("lo", f"127.0.0.{10 + index}")}
+    return {
+        NVLINK: End("nvl0", topology.nvlink_address(place.node, place.gpu)),
+        PCIE: End("pcie0", topology.pcie_address(place.node, place.gpu)),
+    }
 
 
 def enter(namespaces: Mapping[str, int]) -> None:

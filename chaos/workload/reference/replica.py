@@ -20,10 +20,11 @@ _WARM_UP_STEPS = 3
 
 @dataclass(frozen=True)
 class StepFigures:
-    """Of one completed step: the mean loss over all ranks (nats a byte) and the norm of the averaged gradient."""
+    """Of one completed step, over all ranks: mean loss (nats a byte), norm of the averaged gradient, votes cast."""
 
     loss: float
     gradient_norm: float
+    votes: int
 
 
 class Replica:
@@ -60,24 +61,30 @@ class Replica:
         """The name of the algorithm of ``digest``."""
         return self._hash.name
 
-    def compute(self, slot: int) -> Tensor:
-        """This slot's gradient and loss for the next step, in the buffer that the all-reduce sums over the ranks."""
+    def compute(self, slot: int, *, vote: bool = False) -> Tensor:
+        """This slot's gradient, loss and vote for the next step, in the buffer that the all-reduce sums over the ranks.
+
+        Args:
+            vote: on whatever all ranks must agree on at one and the same step.
+        """
         buffer = self.arena.gradient
         buffer.zero_()
         inputs, targets = self._data.batch(self.completed, slot)
         loss = self._model(inputs.to(self._device), targets.to(self._device))
         loss.backward()
-        buffer[-1] = loss.detach()
+        buffer[-2] = loss.detach()
+        buffer[-1] = float(vote)
         return buffer
 
     @torch.no_grad()
     def apply(self, world: int) -> StepFigures:
         """Complete the step, once the buffer holds the sum over all ``world`` ranks."""
+        votes = int(self.arena.gradient[-1])
         total = self.arena.gradient.div_(world)
-        loss = float(total[-1])
-        norm = self._optimizer.update(self.arena, total[:-1], self.completed)
+        loss = float(total[-2])
+        norm = self._optimizer.update(self.arena, total[:-2], self.completed)
         self.completed += 1
-        return StepFigures(loss, norm)
+        return StepFigures(loss, norm, votes)
 
     def digest(self) -> str:
         """Content hash of parameters and moments."""

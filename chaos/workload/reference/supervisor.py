@@ -1,7 +1,9 @@
 """The launcher's judgement: who is lost, when a new generation is due, and when the job is over.
 
-A death is seen by pidfd, a hang by missing heartbeats, a main thread that is stuck behind a living watcher by not
-following a new generation, and anything else by a collective that failed or timed out.
+A death is seen by pidfd, a hang by missing heartbeats, a main thread that is stuck behind a living watcher by the
+collective that it does not enter, a sick path by missing beacons, and anything else by a collective that failed or
+timed out. What is found is gathered for a moment, then a new generation is formed: at once, by breaking the old group,
+or, where nothing is broken (a path is healthy again, a lost rank can be replaced), beside it.
 """
 
 from __future__ import annotations
@@ -11,23 +13,33 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from chaos.workload.reference.config import JobConfig
+from chaos.workload.reference import messages
+from chaos.workload.reference.adoption import Adoption
+from chaos.workload.reference.beacons import BEAT_S, Report
+from chaos.workload.reference.config import JobConfig, Place
 from chaos.workload.reference.heartbeat import Heartbeats
 from chaos.workload.reference.membership import Membership, State
-from chaos.workload.reference.messages import Message
-from chaos.workload.reference.placement import Placement
+from chaos.workload.reference.messages import Generation, Message, Status
+from chaos.workload.reference.paths import Paths
+from chaos.workload.reference.placement import Placement, ends
 from chaos.workload.reference.poller import Poller
+from chaos.workload.reference.progress import Progress
 from chaos.workload.reference.recovery import recovery_for
+from chaos.workload.reference.rendezvous import Meeting
+from chaos.workload.reference.store import RendezvousStore
 from chaos.workload.reference.workers import Worker, Workers
-from chaos.workload.reference.zygote import Zygote
+from chaos.workload.reference.zygote import ZygoteClient
 
 _log = logging.getLogger("launcher")
 
 GATHER_S = 0.002  # a node's loss is several deaths a few milliseconds apart
 RETRY_S = 0.03  # after a failed collective the cause (a death, a hang) is usually about to show itself
-FOLLOW_S = 1.0  # within this a main thread follows a new generation, or it is stuck
+FOLLOW_S = 1.0  # within this a main thread follows a new generation and does its first step, or it is stuck
 START_S = 20.0  # within this a process is warm
 RESPAWN_S = 0.5  # a new spare is started when the job runs again: it needs cores, and the lab may be busy
+REPLACE_S = 1.0  # a job without spares waits so long for a process that is being started, then it goes on with fewer
+SUCCESSOR_S = 3.0  # within this all have moved over to a group that is formed beside the present one
+ADOPT_S = 1.0  # within this the ranks of a former launcher have found this one
 STOP_S = 3.0  # for ranks to end by themselves
 FRUITLESS = 20  # so many generations in a row without one completed step: the job fails
 HOPELESS = 5  # so many processes in a row that a place loses before the job has begun: it never will
@@ -36,69 +48,104 @@ _TICK_S = 0.02
 
 @dataclass
 class _Cause:
-    """Why a new generation is needed: ``due`` (seconds) it is acted upon, whatever else has come up until then."""
+    """Why a new generation is needed. Instants in seconds of CLOCK_MONOTONIC.
+
+    Attributes:
+        due: when it is acted upon, whatever else has come up until then.
+        symptom: when the first sign was there to be seen.
+        detected: when it was noticed.
+    """
 
     due: float
-    detected_ns: int
+    symptom: float
+    detected: float
     what: list[str] = field(default_factory=list)
+
+    def add(self, what: str, symptom: float) -> None:
+        """Something more of the same."""
+        self.what.append(what)
+        self.symptom = min(self.symptom, symptom)
 
     def __str__(self) -> str:
         return "; ".join(self.what)
 
 
 class Supervisor:
-    """One job from its first process to its last.
+    """One job from its first process, or from where a former launcher has left it, to its last.
 
     Args:
         config: the job.
         zygote: starts processes.
         placement: where.
         poller: of the launcher's one thread.
-        clock: seconds, monotonic.
+        store: over which a generation's members find each other.
+        clock: seconds of CLOCK_MONOTONIC.
     """
 
     def __init__(
         self,
         config: JobConfig,
-        zygote: Zygote,
+        zygote: ZygoteClient,
         placement: Placement,
         poller: Poller,
+        store: RendezvousStore,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
+        self._zygote = zygote
         self._poller = poller
+        self._store = store
         self._clock = clock
-        self._in_place = recovery_for(config.recovery).in_place
-        self._membership = Membership(config.world, config.spares, placement.address)
+        self._recovery = recovery_for(config.recovery)
+        self._has_choice = self._recovery.from_peers and len(ends(config, config.world[0])) > 1  # of paths
+        self._membership = Membership(config.world, config.spares)
         self._heartbeats = Heartbeats(config.hang_timeout_s)
+        self._progress = Progress()
+        self._paths = Paths()
         self._workers = Workers(
             zygote,
             placement,
             poller,
+            Meeting(config.control_socket).listen(),
             on_message=self._hear,
             on_death=self._mourn,
-            on_end=lambda: self.end(1, "the zygote has died"),
+            on_end=self.end,
             clock=clock,
         )
+        self._current: Generation | None = None
+        self._successor: Generation | None = None  # is being formed beside the current one
+        self._number = 0  # of the newest generation
+        self._published = 0.0  # when that was announced
+        self._media: dict[int, str] = {}  # of nodes that do not use the preferred one
+        self._peers: dict[int, Place] = {}
         self._loss: _Cause | None = None  # seats are empty
-        self._trouble: _Cause | None = None  # the newest generation failed, with all its members alive
-        self._published = 0.0
+        self._trouble: _Cause | None = None  # the group cannot go on as it is, with all its members alive
+        self._helpless = False  # something is cut off, and there is no way round
+        self._furthest = 0
         self._fruitless = 0
         self._outcome: int | None = None
+        self._adoption: Adoption | None = None
+        if self._workers.alive:
+            self._adoption = Adoption(self._workers.alive, clock() + ADOPT_S)
+        for worker in self._workers.alive.values():
+            self._membership.started(worker.number, worker.place)
 
     def run(self) -> int:
         """Run the job until ``end``; returns the exit code."""
-        try:
-            while self._outcome is None:
+        while self._outcome is None:
+            self._poller.wait(self._until_due())
+            if self._adoption is not None:
+                self._adopt(self._adoption)
+                continue
+            self._look_for_hangs()
+            self._look_for_stuck()
+            self._look_at_paths()
+            if self._outcome is None:
+                self._decide()
                 self._start_processes()
-                self._poller.wait(self._until_due())
-                self._look_for_hangs()
-                self._look_for_stuck()
-                if self._outcome is None:
-                    self._decide()
-            return self._outcome
-        finally:
-            self._stop()
+        self._stop()
+        return self._outcome
 
     def end(self, outcome: int, why: str) -> None:
         """End the job with an exit code; the first call counts."""
@@ -108,115 +155,263 @@ class Supervisor:
 
     def _stop(self) -> None:
         for worker in list(self._workers.alive.values()):
+            if worker.control is None:
+                self._workers.kill(worker, "it has not begun yet")
             self._workers.send(worker, {"op": "stop"})
         for number in self._heartbeats.silent(self._clock(), list(self._workers.alive)):
             self._workers.kill(self._workers.alive[number], "it hangs, and cannot end by itself")
         end = self._clock() + STOP_S
         while self._workers.alive and self._clock() < end:
             self._poller.wait(_TICK_S)
-        self._workers.close()
+        for worker in self._workers.alive.values():
+            _log.warning("%s did not end by itself and is killed", worker)
 
-    # -- what happens ----------------------------------------------------------------------------------------------
-
-    def _start_processes(self) -> None:
-        if self._membership.generation and not self._in_place:
-            return
-        now = self._clock()
-        gathering = self._loss is not None and now < self._loss.due
-        if gathering or (self._membership.complete and now - self._published < RESPAWN_S):
-            return
-        for place in self._membership.vacant_places():
-            if (worker := self._workers.start(place)) is not None:
-                self._membership.started(worker.number, place)
+    # -- what is heard ---------------------------------------------------------------------------------------------
 
     def _hear(self, worker: Worker, message: Message) -> None:
         match message["op"]:
+            case "hello":
+                self._greet(worker, message)
             case "beat":
-                worker.followed, worker.steps = message["gen"], message["steps"]
                 self._heartbeats.beat(worker.number, self._clock())
-                woken = self._membership.state(worker.number) is State.STALE
-                if woken and worker.followed == self._membership.generation:
-                    self._membership.ready(worker.number)
-            case "ready":
-                self._heartbeats.beat(worker.number, self._clock())
-                self._workers.settled(worker.place)
-                self._membership.ready(worker.number)
-            case "broken":
-                self._hear_trouble(worker, message["gen"], message["why"])
-            case "done":
-                worker.done = message["gen"]
+                self._hear_silences(worker, messages.silences_from(message))
+                self._paths.beat(worker.number, message["t"])
+                former, worker.status = worker.status, Status(**message["status"])
+                if self._adoption is None:
+                    self._hear_status(worker, former)
+                else:
+                    self._adoption.told(worker.number)
 
-    def _hear_trouble(self, worker: Worker, generation: int, why: str) -> None:
-        _log.info("%s: generation %d is broken: %s", worker, generation, why)
-        current = generation == self._membership.generation and worker.number in self._membership.members
-        if current and self._trouble is None:
-            self._trouble = _Cause(self._clock() + RETRY_S, time.monotonic_ns(), [why])
+    def _hear_silences(self, worker: Worker, silent: dict[tuple[int, str], float]) -> None:
+        now = self._clock()
+        for (process, path), since in silent.items() - worker.silent.items():
+            self._paths.hear(worker.number, Report(process, path, since), now)
+        for process, path in worker.silent.keys() - silent.keys():
+            self._paths.hear(worker.number, Report(process, path, None), now)
+        worker.silent = silent
+
+    def _greet(self, worker: Worker, hello: Message) -> None:
+        """It has found us: it may have missed something, or know more than we do."""
+        if self._peers:
+            self._workers.send(worker, messages.peers_message(self._peers.items()))
+        heard = Generation.from_message(hello["generation"]) if hello["generation"] else None
+        successor = Generation.from_message(hello["successor"]) if hello["successor"] else None
+        if self._adoption is not None:
+            self._adoption.met(worker.number, heard, successor)
+        elif self._current is not None and heard is not None and heard.number < self._current.number:
+            self._workers.send(worker, self._current.as_message())
+
+    def _hear_status(self, worker: Worker, former: Status) -> None:
+        status, number = worker.status, worker.number
+        if status.standing_by:
+            self._hear_ready(worker)
+        if self._successor is not None and number in self._members:
+            if status.followed == self._successor.number:
+                self._succeed(self._successor)
+            elif status.no_successor == self._successor.number:
+                self._note_trouble("the group that was formed beside the present one failed", self._clock())
+        if self._current is None or number not in self._members:
+            return
+        if status.followed <= self._current.number:
+            self._progress.hear(number, (status.followed, status.entered), self._clock())
+        self._furthest = max(self._furthest, status.completed)
+        news = (status.followed, status.broken) != (former.followed, former.broken)
+        if status.broken and news and status.followed == self._current.number:
+            _log.info("%s: generation %d is broken: %s", worker, status.followed, status.broken)
+            self._note_trouble(status.broken, self._clock(), wait=RETRY_S)
+
+    def _hear_ready(self, worker: Worker) -> None:
+        state = self._membership.state(worker.number)
+        newest = self._current.number if self._current is not None else 0
+        if state is State.STARTING or (state is State.STALE and worker.status.followed >= newest):
+            self._workers.settled(worker.place)
+            self._membership.ready(worker.number)
 
     def _mourn(self, worker: Worker) -> None:
         self._heartbeats.forget(worker.number)
-        if self._membership.state(worker.number) is State.STARTING:
+        self._progress.forget(worker.number)
+        self._paths.forget(worker.number)
+        if self._adoption is not None:
+            self._adoption.died(worker.number)
+        elif self._membership.state(worker.number) is State.STARTING:
             self._workers.put_off(worker.place, f"{worker} died before it was ready; its log says why")
-            if not self._membership.generation and self._workers.attempts[worker.place] >= HOPELESS:
+            if self._current is None and self._workers.attempts[worker.place] >= HOPELESS:
                 self.end(1, f"{HOPELESS} processes in a row died on {worker.place} before they were ready")
         if self._membership.lost(worker.number):
-            self._note_loss(f"{worker} died")
+            self._note_loss(f"{worker} died", self._clock())
 
-    def _note_loss(self, what: str) -> None:
+    def _note_loss(self, what: str, symptom: float) -> None:
         if self._outcome is not None:
             return
         _log.warning("%s", what)
+        now = self._clock()
         if self._loss is None:
-            self._loss = _Cause(self._clock() + GATHER_S, time.monotonic_ns())
-        self._loss.what.append(what)
+            self._loss = _Cause(now + GATHER_S, symptom, now)
+        self._loss.add(what, symptom)
+
+    def _note_trouble(self, what: str, symptom: float, wait: float = 0.0) -> None:
+        now = self._clock()
+        if self._trouble is None:
+            self._trouble = _Cause(now + wait, symptom, now)
+        self._trouble.due = min(self._trouble.due, now + wait)
+        self._trouble.add(what, symptom)
+
+    # -- what is seen ----------------------------------------------------------------------------------------------
+
+    @property
+    def _members(self) -> list[int]:
+        """Of the current generation; some may be dead."""
+        return [] if self._current is None else self._current.members
 
     def _look_for_hangs(self) -> None:
         for number in self._heartbeats.silent(self._clock(), list(self._workers.alive)):
+            last = self._heartbeats.last(number) or 0.0
             warm = self._membership.state(number) in (State.MEMBER, State.SPARE)
-            if self._in_place and warm and self._membership.hung(number):
-                self._note_loss(f"{self._workers.alive[number]} hangs")
+            if self._recovery.in_place and warm and self._membership.expel(number):
+                self._note_loss(f"{self._workers.alive[number]} hangs", last + BEAT_S)
         for number in self._membership.blocked_by():
             self._workers.kill(self._workers.alive[number], "it hangs, and its place is needed")
 
     def _look_for_stuck(self) -> None:
-        now, newest = self._clock(), self._membership.generation
+        now = self._clock()
         for worker in list(self._workers.alive.values()):
-            state = self._membership.state(worker.number)
-            if state is State.STARTING and now - worker.asked > START_S:
+            if self._membership.state(worker.number) is State.STARTING and now - worker.asked > START_S:
                 self._workers.kill(worker, f"it was not ready within {START_S:g} s")
-            follows = worker.followed == newest or now - self._published < FOLLOW_S
-            if state is State.MEMBER and self._in_place and not follows:
-                self._workers.kill(worker, f"its main thread did not follow generation {newest}")
+        if self._current is None or not self._recovery.in_place or self._loss is not None:
+            return
+        patience = self._config.hang_timeout_s if self._fruitful else FOLLOW_S
+        seated = [number for number in self._members if self._membership.state(number) is State.MEMBER]
+        for number in self._progress.stuck(seated, patience, now):
+            if self._membership.expel(number):
+                since = self._progress.waiting_since
+                self._note_loss(f"the main thread of {self._workers.alive[number]} is stuck", since)
+                self._workers.kill(self._workers.alive[number], "its main thread is stuck")
+
+    @property
+    def _fruitful(self) -> bool:
+        """Whether the current generation has completed a step."""
+        alive = self._workers.alive
+        statuses = [alive[number].status for number in self._members if number in alive]
+        assert self._current is not None
+        return any(status.steps for status in statuses if status.followed == self._current.number)
+
+    def _look_at_paths(self) -> None:
+        if not self._has_choice or self._current is None:
+            return
+        now = self._clock()
+        warm = [number for number in self._workers.alive if self._membership.state(number) is not State.STARTING]
+        peers = {number: self._membership.place(number) for number in warm}
+        if peers != self._peers:
+            self._peers = peers
+            self._paths.watch(peers, now)
+            for number in warm:
+                self._workers.send(self._workers.alive[number], messages.peers_message(peers.items()))
+        self._paths.look(now)
+        helpless = self._leave_sick_media(now)
+        helpless |= self._replace_cut_off()
+        if self._helpless and not helpless and self._trouble is None:
+            # TCP would wait for its next retransmission, which is the later the longer the silence was.
+            self._note_trouble("all can hear each other again", now)
+        self._helpless = helpless
+
+    def _leave_sick_media(self, now: float) -> bool:
+        """Let nodes change over to the path that works; returns whether there is one with none that does."""
+        helpless = False
+        for node, members in self._by_node().items():
+            medium = self._medium(node)
+            choice = self._paths.choose(node, members, medium, now)
+            if choice is not None and choice.at_once:
+                self._note_trouble(choice.why, choice.since)
+                self._change_over(node, choice.medium, now)
+            elif choice is None:
+                links = {link for link in self._paths.sick if link.path == medium and link.pair <= set(members)}
+                helpless |= bool(links)
+        return helpless
+
+    def _replace_cut_off(self) -> bool:
+        """Let spares take the seats of members that the others cannot reach; returns whether there are too few."""
+        cut_off = self._paths.cut_off(self._members)
+        members = [number for number in self._membership.members if number in cut_off]
+        if not members:
+            return False
+        if len([number for number in self._membership.spares if number not in cut_off]) < len(members):
+            return True
+        for number in members:
+            self._membership.expel(number)
+            self._note_loss(f"{self._workers.alive[number]} cannot be reached by the others", cut_off[number])
+        return False
+
+    def _by_node(self) -> dict[int, list[int]]:
+        nodes: dict[int, list[int]] = {}
+        for number in self._membership.members:
+            nodes.setdefault(self._membership.place(number).node, []).append(number)
+        return nodes
+
+    def _medium(self, node: int) -> str:
+        return self._media.get(node, next(iter(ends(self._config, Place(node, 0)))))
+
+    def _change_over(self, node: int, medium: str, now: float) -> None:
+        self._media[node] = medium
+        self._paths.moved(node, medium, now)
 
     # -- what is done about it -------------------------------------------------------------------------------------
 
     def _until_due(self) -> float:
         """Seconds until something is to be decided, one tick at most."""
         now = self._clock()
-        dues = [cause.due - now for cause in (self._loss, self._trouble) if cause is not None and cause.due > now]
-        return min([_TICK_S, *dues])
+        dues = [cause.due - now for cause in (self._loss, self._trouble) if cause is not None]
+        return max(0.0, min([_TICK_S, *dues]))
+
+    def _start_processes(self) -> None:
+        if self._current is not None and not self._recovery.in_place:
+            return
+        now = self._clock()
+        gathering = self._loss is not None and now < self._loss.due
+        if not gathering and not (self._membership.complete and now - self._published < RESPAWN_S):
+            self._fill_places()
+
+    def _fill_places(self) -> None:
+        for place in self._membership.vacant_places():
+            if (worker := self._workers.start(place)) is not None:
+                self._membership.started(worker.number, place)
 
     def _decide(self) -> None:
         now = self._clock()
-        if not self._membership.generation:
+        if self._current is None:
             if not self._membership.starting and self._membership.fill():
-                self._publish(_Cause(now, time.monotonic_ns(), ["start"]))
+                self._publish(_Cause(now, now, now, ["start"]))
         elif self._loss is not None:
             if now >= self._loss.due:
                 self._recover(self._loss)
         elif self._done():
             self.end(0, "done")
-        elif self._trouble is not None and now >= self._trouble.due:
-            self._recover(self._trouble)
+        elif self._trouble is not None:
+            if now >= self._trouble.due:
+                self._recover(self._trouble)
+        elif self._successor is None:
+            self._improve(now)
+        elif now - self._published > SUCCESSOR_S:
+            self._note_trouble("not all moved over to the group that was formed beside the present one", now)
 
     def _done(self) -> bool:
-        members = [self._workers.alive[number] for number in self._membership.members]
-        return all(worker.done == self._membership.generation for worker in members)
+        assert self._current is not None
+        statuses = [self._workers.alive[number].status for number in self._members]
+        return all(status.done and status.followed == self._current.number for status in statuses)
 
     def _recover(self, cause: _Cause) -> None:
-        if not self._in_place:
+        if not self._recovery.in_place:
             self._end_with_survivors(str(cause))
-        elif self._membership.fill():
+            return
+        cut_off = self._paths.cut_off(self._members)
+        if self._membership.fill(cut_off):
             self._publish(cause)
+        elif self._recovery.from_peers:
+            self._fill_places()
+            replacement = self._membership.starting and self._clock() < cause.due + REPLACE_S
+            if not self._membership.members:
+                self.end(1, f"no replica of the state is left: {cause}")
+            elif not replacement and self._membership.fill(cut_off, partly=True):
+                self._publish(cause)
 
     def _end_with_survivors(self, why: str) -> None:
         """Without recovery the job ends as it would by itself: survivors fail at once, or by their time-out."""
@@ -225,18 +420,113 @@ class Supervisor:
             self._poller.wait(_TICK_S)
         self.end(1, f"no recovery: {why}")
 
-    def _publish(self, cause: _Cause) -> None:
-        newest = self._membership.generation
-        fruitful = any(each.steps for each in self._workers.alive.values() if each.followed == newest)
-        self._fruitless = 0 if fruitful else self._fruitless + 1
-        if self._fruitless > FRUITLESS:
-            self.end(1, f"{FRUITLESS} generations in a row completed no step; the last one: {cause}")
+    def _improve(self, now: float) -> None:
+        """Return to healthy paths and take lost seats again, without breaking the group that trains."""
+        if not self._recovery.from_peers or not self._fruitful:
             return
-        generation = self._membership.advance(str(cause), cause.detected_ns)
-        for worker in list(self._workers.alive.values()):
-            worker.steps = 0
-            self._workers.send(worker, generation.as_message())
-        self._loss = self._trouble = None
+        why = []
+        for node, members in self._by_node().items() if self._has_choice else ():
+            choice = self._paths.choose(node, members, self._medium(node), now)
+            if choice is not None and not choice.at_once:
+                self._change_over(node, choice.medium, now)
+                why.append(choice.why)
+        before = self._membership.members
+        if not self._membership.complete:
+            self._membership.fill(self._paths.cut_off(self._members), partly=True)
+            why += [f"{self._workers.alive[n]} joins" for n in self._membership.members if n not in before]
+        if why:
+            self._offer(_Cause(now, now, now, why))
+
+    # -- generations -----------------------------------------------------------------------------------------------
+
+    def _form(self, cause: _Cause) -> Generation:
+        self._number += 1
+        generation = Generation(
+            self._number,
+            self._membership.seats(self._bind),
+            str(cause),
+            int(cause.symptom * 1e9),
+            int(cause.detected * 1e9),
+            self._store.port,
+        )
         self._published = self._clock()
-        seats = ", ".join(f"{slot}: {seat.place}" for slot, seat in enumerate(generation.seats))
-        _log.info("generation %d (%s): %s", generation.number, cause, seats)
+        _log.info("generation %d (%s): %s", generation.number, cause, self._described(generation))
+        return generation
+
+    def _bind(self, place: Place) -> str:
+        return ends(self._config, place)[self._medium(place.node)].address
+
+    def _described(self, generation: Generation) -> str:
+        seats = ", ".join(f"{slot}: {seat.place} at {seat.bind}" for slot, seat in enumerate(generation.seats))
+        fewer = len(generation.seats) < self._membership.size
+        return seats + (f"; {len(generation.seats)} of {self._membership.size} ranks" if fewer else "")
+
+    def _publish(self, cause: _Cause) -> None:
+        """Break the group that there is, and form another."""
+        if self._current is not None:
+            self._fruitless = 0 if self._fruitful else self._fruitless + 1
+            if self._fruitless > FRUITLESS:
+                self.end(1, f"{FRUITLESS} generations in a row completed no step; the last one: {cause}")
+                return
+            held = [self._workers.alive[number].status.completed for number in self._membership.members]
+            if self._recovery.from_peers and self._furthest and not any(held):
+                self.end(1, f"no replica of the state is left: {cause}")
+                return
+        former, self._current = self._current, self._form(cause)
+        self._successor = None
+        for worker in list(self._workers.alive.values()):
+            self._workers.send(worker, self._current.as_message())
+        self._loss = self._trouble = None
+        self._progress.announced(self._current.number, self._published)
+        self._forget_keys(former)
+
+    def _offer(self, cause: _Cause) -> None:
+        """Form another group beside the one that there is."""
+        self._successor = self._form(cause)
+        for worker in list(self._workers.alive.values()):
+            op = "successor" if worker.number in self._members else "generation"
+            self._workers.send(worker, self._successor.as_message(op))
+
+    def _succeed(self, successor: Generation) -> None:
+        """The first rank has moved over, and so will all."""
+        _log.info("generation %d goes on without a gap", successor.number)
+        former, self._current, self._successor = self._current, successor, None
+        self._progress.announced(successor.number, self._clock())
+        self._forget_keys(former)
+
+    def _forget_keys(self, former: Generation | None) -> None:
+        if former is not None and former.store_port == self._store.port:
+            self._store.forget(former.number)
+
+    # -- after a former launcher -----------------------------------------------------------------------------------
+
+    def _adopt(self, adoption: Adoption) -> None:
+        """Take over from a former launcher, once its ranks have told how things stand."""
+        now = self._clock()
+        if not adoption.complete and now < adoption.due:
+            return
+        self._adoption = None
+        for number in adoption.missing:
+            self._workers.kill(self._workers.alive[number], "it did not find the new launcher")
+        self._number, self._current, self._successor = adoption.number, adoption.current, adoption.successor
+        self._published = now
+        if self._current is None:
+            return
+        statuses = {number: worker.status for number, worker in self._workers.alive.items()}
+        spares = {number for number, status in statuses.items() if status.standing_by}
+        stale = {number for number, status in statuses.items() if status.followed} - spares - set(self._members)
+        for number in self._membership.adopt(self._members, spares, stale):
+            self._note_loss(f"process {number} died while there was no launcher", now)
+        for seat in self._current.seats:
+            own = ends(self._config, seat.place)
+            medium = next(path for path, end in own.items() if end.address == seat.bind)
+            if medium != self._medium(seat.place.node):
+                self._change_over(seat.place.node, medium, now)
+        self._furthest = max(status.completed for status in statuses.values())
+        self._progress.announced(self._current.number, now)
+        for number in adoption.behind:
+            self._note_trouble(f"{self._workers.alive[number]} has not heard of the generation", now)
+        for number in self._members:
+            if number in statuses and statuses[number].broken and statuses[number].followed == self._current.number:
+                self._note_trouble(statuses[number].broken, now)
+        _log.info("took over generation %d: %s", self._current.number, self._described(self._current))

@@ -8,14 +8,14 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chaos.workload.reference import messages
 from chaos.workload.reference.config import Place
-from chaos.workload.reference.messages import Message
+from chaos.workload.reference.messages import Message, Status
 from chaos.workload.reference.placement import Placement, PlaceUnavailable
 from chaos.workload.reference.poller import Poller
-from chaos.workload.reference.zygote import CONTROL, Exited, NotStarted, Order, Started, Zygote
+from chaos.workload.reference.zygote import EndAsked, Exited, NotStarted, Order, Started, ZygoteClient
 
 _log = logging.getLogger("launcher")
 
@@ -31,20 +31,19 @@ class Worker:
         place: where it runs.
         asked: when it was asked for, in seconds of the launcher's clock.
         pidfd: readable when it has died; ``None`` until the zygote has forked it.
-        followed: the generation that its main thread follows.
-        steps: steps that it has completed in that one.
-        done: the generation in which it has done the last step.
+        control: its connection; ``None`` until it has found us.
+        status: how things stand with it, as it said last.
+        silent: whom it does not hear on which path, and since when (seconds).
         killed: whether we have killed it.
     """
 
     number: int
     place: Place
-    control: socket.socket
     asked: float
     pidfd: int | None = None
-    followed: int = 0
-    steps: int = 0
-    done: int = 0
+    control: socket.socket | None = None
+    status: Status = field(default_factory=Status)
+    silent: dict[tuple[int, str], float] = field(default_factory=dict)
     killed: bool = False
 
     def __str__(self) -> str:
@@ -52,12 +51,16 @@ class Worker:
 
 
 class Workers:
-    """All processes of a job.
+    """All processes of a job, those of a former launcher among them.
 
     Args:
+        zygote: starts them.
+        placement: where.
+        poller: of the launcher's one thread.
+        listener: where they connect; taken over.
         on_message: told what a process says.
         on_death: told of a process that has died; ``alive`` no longer holds it.
-        on_end: told that the zygote has died, and all processes with it.
+        on_end: told the exit code with which the job is to end, and why.
         clock: seconds, monotonic.
 
     Attributes:
@@ -67,27 +70,33 @@ class Workers:
 
     def __init__(
         self,
-        zygote: Zygote,
+        zygote: ZygoteClient,
         placement: Placement,
         poller: Poller,
+        listener: socket.socket,
         *,
         on_message: Callable[[Worker, Message], None],
         on_death: Callable[[Worker], None],
-        on_end: Callable[[], None],
+        on_end: Callable[[int, str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._zygote = zygote
         self._placement = placement
         self._poller = poller
+        self._listener = listener
         self._on_message = on_message
         self._on_death = on_death
         self._on_end = on_end
         self._clock = clock
-        self._numbers = 0
+        self._numbers = zygote.numbers
         self._not_before: dict[Place, float] = {}
         self.alive: dict[int, Worker] = {}
         self.attempts: dict[Place, int] = {}
+        for each in zygote.living:
+            worker = self.alive[each.process] = Worker(each.process, each.place, clock())
+            self._watch_life(worker, each.pidfd)
         poller.listen(zygote.socket.fileno(), self._hear_zygote)
+        poller.listen(listener.fileno(), self._accept)
 
     def start(self, place: Place) -> Worker | None:
         """Start a process in a place; ``None`` if that is not possible now (or was not, a moment ago)."""
@@ -98,19 +107,16 @@ class Workers:
         except PlaceUnavailable as error:
             self.put_off(place, str(error))
             return None
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._numbers += 1
-        worker = Worker(self._numbers, place, ours, self._clock())
+        worker = Worker(self._numbers, place, self._clock())
         try:
-            self._zygote.start(Order(worker.number, place, {CONTROL: theirs.fileno()} | namespaces))
+            self._zygote.start(Order(worker.number, place, namespaces))
         except OSError:
-            self._on_end()
+            self._lose_zygote()
         finally:
-            theirs.close()
             for fd in namespaces.values():
                 os.close(fd)
         self.alive[worker.number] = worker
-        self._poller.listen(ours.fileno(), lambda: self._hear(worker))
         return worker
 
     def put_off(self, place: Place, why: str) -> None:
@@ -127,7 +133,7 @@ class Workers:
 
     def send(self, worker: Worker, message: Message) -> None:
         """Tell a process something; it is killed if it hears nothing any more."""
-        if not messages.send(worker.control, message):
+        if worker.control is not None and not messages.send(worker.control, message):
             self.kill(worker, "it hears nothing any more")
 
     def kill(self, worker: Worker, why: str) -> None:
@@ -140,52 +146,78 @@ class Workers:
                 return
             _log.warning("%s is killed: %s", worker, why)
 
-    def close(self) -> None:
-        """Kill what still lives and wait for it."""
-        for worker in list(self.alive.values()):
-            _log.warning("%s did not end by itself and is killed", worker)
-            self._forget(worker)
-        self._poller.ignore(self._zygote.socket.fileno())
-        self._zygote.close()
+    # -- the zygote ------------------------------------------------------------------------------------------------
 
     def _hear_zygote(self) -> None:
         report = self._zygote.report()
-        if report is None:
-            self._poller.ignore(self._zygote.socket.fileno())
-            for worker in [each for each in self.alive.values() if each.pidfd is None]:
-                self._forget(worker)  # it was never forked, and nothing else would tell its end
-            self._on_end()
-        elif isinstance(report, Exited):
-            how = f"exit code {report.code}" if report.code >= 0 else f"signal {-report.code}"
-            _log.info("process %d ended: %s", report.process, how)
-        elif isinstance(report, NotStarted):
-            worker = self.alive[report.process]
-            self.put_off(worker.place, report.why)
-            self._died(worker)
-        elif isinstance(report, Started):
-            worker = self.alive[report.process]
-            worker.pidfd = report.pidfd
-            self._poller.listen(report.pidfd, lambda: self._died(worker))
+        match report:
+            case None:
+                self._lose_zygote()
+            case EndAsked():
+                self._on_end(0, report.why)
+            case Exited():
+                how = f"exit code {report.code}" if report.code >= 0 else f"signal {-report.code}"
+                _log.info("process %d ended: %s", report.process, how)
+            case NotStarted():
+                worker = self.alive[report.process]
+                self.put_off(worker.place, report.why)
+                self._died(worker)
+            case Started():
+                self._watch_life(self.alive[report.process], report.pidfd)
 
-    def _hear(self, worker: Worker) -> None:
-        try:
-            message = messages.receive(worker.control)
-        except BlockingIOError:
-            return
-        if message is None:  # it is dying, and its pidfd will say so
-            self._poller.ignore(worker.control.fileno())
-        else:
-            self._on_message(worker, message)
+    def _lose_zygote(self) -> None:
+        self._poller.ignore(self._zygote.socket.fileno())
+        self._on_end(1, "the zygote has died")
+
+    def _watch_life(self, worker: Worker, pidfd: int) -> None:
+        worker.pidfd = pidfd
+        self._poller.listen(pidfd, lambda: self._died(worker))
 
     def _died(self, worker: Worker) -> None:
-        self._forget(worker)
-        self._on_death(worker)
-
-    def _forget(self, worker: Worker) -> None:
         del self.alive[worker.number]
-        self._poller.ignore(worker.control.fileno())
-        worker.control.close()
+        if worker.control is not None:
+            self._drop(worker.control)
         if worker.pidfd is not None:
             self._poller.ignore(worker.pidfd)
             os.close(worker.pidfd)
-            worker.pidfd = None
+        self._on_death(worker)
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:  # it has gone again
+            return
+        self._poller.listen(sock.fileno(), lambda: self._greet(sock))
+
+    def _greet(self, sock: socket.socket) -> None:
+        """The first message says who it is."""
+        try:
+            hello = messages.receive(sock)
+        except BlockingIOError:
+            return
+        worker = None if hello is None else self.alive.get(hello.get("process", 0))
+        if hello is None or hello["op"] != "hello" or worker is None:
+            self._drop(sock)
+            return
+        if worker.control is not None:
+            self._drop(worker.control)
+        worker.control = sock
+        self._poller.listen(sock.fileno(), lambda: self._hear(worker, sock))
+        self._on_message(worker, hello)
+
+    def _hear(self, worker: Worker, sock: socket.socket) -> None:
+        try:
+            message = messages.receive(sock)
+        except BlockingIOError:
+            return
+        if message is None:  # it is dying, and its pidfd will say so
+            self._drop(sock)
+            worker.control = None
+        else:
+            self._on_message(worker, message)
+
+    def _drop(self, sock: socket.socket) -> None:
+        self._poller.ignore(sock.fileno())
+        sock.close()

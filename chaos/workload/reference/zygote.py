@@ -1,15 +1,19 @@
-"""Forks ranks from a process that has everything imported and warmed: 0.02 s a rank instead of 2 s.
+"""The job's first process: forks ranks, and the launcher that decides about them, from memory that is warm already.
 
-The zygote is forked before the launcher opens a store, because a process that holds one, or has any thread, must not be
-forked. It is the parent of all ranks: it reaps them and, when the launcher's end of the socket closes, kills them.
+A fork of a process that has everything imported costs 0.02 s instead of 2 s. Only a process with one thread may fork,
+so the zygote has none but its first and no connection to a store; all that needs more is done by its children. It is
+the parent of all: it reaps them, starts a new launcher when one dies (the ranks go on meanwhile, and are handed to the
+next one), and when it ends, or is killed, they all end with it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import select
 import signal
 import socket
+import stat
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -18,13 +22,21 @@ from typing import NoReturn
 from chaos.lab import namespace, wire
 from chaos.workload.reference.config import Place
 from chaos.workload.reference.placement import name_process
+from chaos.workload.reference.poller import Poller
 
-CONTROL = "control"
+_log = logging.getLogger("zygote")
+
+EXIT_FAILED = 1
+#: A launcher that dies so often within so many seconds is broken itself: the job ends.
+LAUNCHER_DEATHS = (5, 10.0)
+#: A launcher that was told to end has so many seconds, then everything is killed.
+END_S = 15.0
+_STDIN = 0
 
 
 @dataclass(frozen=True)
 class Order:
-    """A rank to start: the process's number in this job, its place, its control socket and its namespaces."""
+    """A rank to start: the process's number in this job, its place, and its namespaces by kind."""
 
     process: int
     place: Place
@@ -55,38 +67,46 @@ class Exited:
     code: int
 
 
-class Zygote:
-    """The launcher's handle of its zygote.
+@dataclass(frozen=True)
+class EndAsked:
+    """The job is to end."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Living:
+    """A rank that lives already when a launcher starts."""
+
+    process: int
+    place: Place
+    pidfd: int
+
+
+class ZygoteClient:
+    """The launcher's way to the zygote.
 
     Attributes:
         socket: readable when there is a report.
+        living: the ranks that a former launcher has started.
+        numbers: how many processes there have been; the next one's number is one more.
     """
 
-    def __init__(self, sock: socket.socket, pid: int) -> None:
+    def __init__(self, sock: socket.socket, living: list[Living], numbers: int) -> None:
         self.socket = sock
-        self.pid = pid
-
-    @classmethod
-    def fork(cls, become_rank: Callable[[Order], int]) -> Zygote:
-        """Fork the zygote off the calling process, which must have one thread.
-
-        Args:
-            become_rank: what each rank runs; its result is the exit code.
-        """
-        ours, theirs = wire.pair()
-        pid = os.fork()
-        if pid == 0:
-            ours.close()
-            _Server(theirs, become_rank).serve()
-        theirs.close()
-        return cls(ours, pid)
+        self.living = living
+        self.numbers = numbers
 
     def start(self, order: Order) -> None:
         """Ask for a rank; Started or NotStarted will be reported. The caller still closes its descriptors."""
         message = {"process": order.process, "place": asdict(order.place), "fds": list(order.fds)}
         wire.send(self.socket, message, list(order.fds.values()))
 
-    def report(self) -> Started | NotStarted | Exited | None:
+    def outcome(self, code: int) -> None:
+        """Say that the job is over, and with which exit code."""
+        wire.send(self.socket, {"outcome": code})
+
+    def report(self) -> Started | NotStarted | Exited | EndAsked | None:
         """The next report; ``None`` when the zygote has gone."""
         try:
             message, fds = wire.receive(self.socket)
@@ -94,71 +114,140 @@ class Zygote:
             return None
         if message is None:
             return None
+        if "end" in message:
+            return EndAsked(message["end"])
         if fds:
             return Started(message["process"], fds[0])
         if "why" in message:
             return NotStarted(message["process"], message["why"])
         return Exited(message["process"], message["code"])
 
-    def close(self) -> None:
-        """End the zygote with all ranks that still live, and wait for it."""
-        self.socket.close()
-        os.waitpid(self.pid, 0)
+
+@dataclass(frozen=True)
+class _Child:
+    process: int
+    place: Place
+    pid: int
 
 
-class _Server:
-    """The zygote itself: one thread, one poll loop."""
+class Zygote:
+    """The zygote itself: one thread, one poll loop.
 
-    def __init__(self, sock: socket.socket, become_rank: Callable[[Order], int]) -> None:
-        self._sock = sock
+    Args:
+        become_rank: what each rank runs; its result is the exit code.
+        become_launcher: what the launcher runs; its result is the job's exit code.
+    """
+
+    def __init__(self, become_rank: Callable[[Order], int], become_launcher: Callable[[ZygoteClient], int]) -> None:
         self._become_rank = become_rank
+        self._become_launcher = become_launcher
+        self._poller = Poller()
         self._own_pids = namespace.open_namespace("pid")
-        self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (process, pid)
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
+        self._ranks: dict[int, _Child] = {}  # by pidfd
+        self._numbers = 0
+        self._launcher: socket.socket | None = None
+        self._launcher_pid = 0
+        self._deaths: list[float] = []
+        self._outcome: int | None = None
+        self._over = False
+        self._ending: float | None = None  # seconds: when everything is killed
 
-    def serve(self) -> NoReturn:
-        name_process("zygote")
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher says when it is over
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def serve(self) -> int:
+        """Run the job to its end; returns its exit code. SIGTERM, SIGINT and the end of standard input end it."""
+        with _Ends(self._poller, self._end):
+            self._start_launcher()
+            while not self._over:
+                self._poller.wait(1.0)
+                if self._ending is not None and time.monotonic() > self._ending:
+                    _log.error("the launcher did not end the job within %g s", END_S)
+                    break
+            self._kill_all()
+        return EXIT_FAILED if self._outcome is None else self._outcome
+
+    # -- the launcher --------------------------------------------------------------------------------------------------
+
+    def _start_launcher(self) -> None:
+        self._check_threads()
+        ours, theirs = wire.pair()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            living = [Living(child.process, child.place, pidfd) for pidfd, child in self._ranks.items()]
+            _run(lambda: self._launch(theirs, living))
+        theirs.close()
+        self._launcher, self._launcher_pid = ours, pid
+        self._poller.listen(ours.fileno(), self._hear_launcher)
+
+    def _launch(self, sock: socket.socket, living: list[Living]) -> int:
+        name_process("launcher")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # for the zygote, which says when it is over
+        client = ZygoteClient(sock, living, self._numbers)
+        code = self._become_launcher(client)
+        client.outcome(code)
+        return code
+
+    def _hear_launcher(self) -> None:
+        assert self._launcher is not None
         try:
-            self._loop()
-        except ConnectionError:  # the launcher died with something unsaid or unread
-            self._end()
-        except BaseException:  # noqa: BLE001 - a fork must never return into its parent's code
-            traceback.print_exc()
-        finally:
-            os._exit(1)
+            message, fds = wire.receive(self._launcher)
+        except ConnectionError:  # it died with something unread
+            message, fds = None, []
+        if message is None:
+            self._lose_launcher()
+        elif "outcome" in message:
+            self._outcome = message["outcome"]
+        else:
+            handed = dict(zip(message["fds"], fds, strict=True))
+            self._start_rank(Order(message["process"], Place(**message["place"]), handed))
+        wire.close_all(fds)
 
-    def _loop(self) -> NoReturn:
-        while True:
-            for fd, _ in self._poll.poll():
-                if fd != self._sock.fileno():
-                    self._reap(fd)
-                    continue
-                message, fds = wire.receive(self._sock)
-                if message is None:
-                    self._end()
-                handed = dict(zip(message["fds"], fds, strict=True))
-                self._start(Order(message["process"], Place(**message["place"]), handed))
-                wire.close_all(fds)
+    def _lose_launcher(self) -> None:
+        assert self._launcher is not None
+        self._poller.ignore(self._launcher.fileno())
+        self._launcher.close()
+        self._launcher = None
+        _, status = os.waitpid(self._launcher_pid, 0)
+        if self._outcome is not None or self._ending is not None:
+            self._over = True
+            return
+        _log.warning("the launcher died (%s): the ranks go on, and a new one is started", _how(status))
+        most, within = LAUNCHER_DEATHS
+        now = time.monotonic()
+        self._deaths = [death for death in self._deaths if now - death < within] + [now]
+        if len(self._deaths) >= most:
+            _log.error("job ends: %d launchers died within %g s", most, within)
+            self._over = True
+        else:
+            self._start_launcher()
 
-    def _start(self, order: Order) -> None:
-        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - cheaper, and counted at each start
-        if threads != 1:
-            raise RuntimeError(f"the zygote has {threads} threads: what was imported before the fork must start none")
+    def _tell(self, message: wire.Message, fds: list[int] | None = None) -> None:
+        """Tell the launcher; one that has just died is replaced by one that knows already."""
+        if self._launcher is not None:
+            try:
+                wire.send(self._launcher, message, fds or [])
+            except OSError:
+                return
+
+    def _end(self, why: str) -> None:
+        if self._ending is None:
+            self._ending = time.monotonic() + END_S
+            self._tell({"end": why})
+
+    # -- ranks ---------------------------------------------------------------------------------------------------------
+
+    def _start_rank(self, order: Order) -> None:
+        self._check_threads()
+        self._numbers = max(self._numbers, order.process)
         try:
             pid = self._fork_into(order)
         except OSError as error:  # ENOMEM: the PID namespace has lost its init, the node is off
-            wire.send(
-                self._sock, {"process": order.process, "why": f"{order.place} takes no process: {error.strerror}"}
-            )
+            self._tell({"process": order.process, "why": f"{order.place} takes no process: {error.strerror}"})
             return
         pidfd = os.pidfd_open(pid)
-        self._children[pidfd] = (order.process, pid)
-        self._poll.register(pidfd, select.POLLIN)
-        wire.send(self._sock, {"process": order.process}, [pidfd])
+        self._ranks[pidfd] = _Child(order.process, order.place, pid)
+        self._poller.listen(pidfd, lambda: self._reap(pidfd))
+        self._tell({"process": order.process}, [pidfd])
 
     def _fork_into(self, order: Order) -> int:
         if "pid" in order.fds:
@@ -166,37 +255,94 @@ class _Server:
         try:
             pid = os.fork()
             if pid == 0:
-                self._run(order)
+                _run(lambda: self._become(order))
             return pid
         finally:
             if "pid" in order.fds:
                 namespace.setns(self._own_pids, namespace.NEWPID)
 
-    def _run(self, order: Order) -> NoReturn:
-        code = 1
-        try:
-            namespace.die_with_parent(signal.SIGKILL)
-            os.setsid()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            for fd in (self._sock.fileno(), self._own_pids, *self._children):
-                os.close(fd)
-            code = self._become_rank(order)
-        except BaseException:  # noqa: BLE001 - a fork must never return into its parent's code
-            traceback.print_exc()
-        finally:
-            # Not sys.exit: gloo's threads may not survive the interpreter's own end ("terminate called").
-            os._exit(code)
+    def _become(self, order: Order) -> int:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        assert self._launcher is not None
+        self._launcher.close()
+        for fd in (self._own_pids, *self._ranks):
+            os.close(fd)
+        return self._become_rank(order)
 
     def _reap(self, pidfd: int) -> None:
-        process, pid = self._children.pop(pidfd)
-        self._poll.unregister(pidfd)
-        _, status = os.waitpid(pid, 0)
+        self._poller.ignore(pidfd)
+        child = self._ranks.pop(pidfd)
+        _, status = os.waitpid(child.pid, 0)
         os.close(pidfd)
-        wire.send(self._sock, {"process": process, "code": os.waitstatus_to_exitcode(status)})
+        self._tell({"process": child.process, "code": os.waitstatus_to_exitcode(status)})
 
-    def _end(self) -> NoReturn:
-        for pidfd in self._children:
+    def _kill_all(self) -> None:
+        if self._launcher is not None:
+            os.kill(self._launcher_pid, signal.SIGKILL)
+            os.waitpid(self._launcher_pid, 0)
+        for pidfd in self._ranks:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        for _, pid in self._children.values():
-            os.waitpid(pid, 0)
-        os._exit(0)
+        for child in self._ranks.values():
+            os.waitpid(child.pid, 0)
+
+    @staticmethod
+    def _check_threads() -> None:
+        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - cheaper, and counted at each start
+        if threads != 1:
+            raise RuntimeError(f"the zygote has {threads} threads: what was imported before the fork must start none")
+
+
+def _run(work: Callable[[], int]) -> NoReturn:
+    """Be a child: it ends with its work, and with its parent."""
+    code = EXIT_FAILED
+    try:
+        namespace.die_with_parent(signal.SIGKILL)
+        signal.set_wakeup_fd(-1)
+        code = work()
+    except BaseException:  # noqa: BLE001 - a fork must never return into its parent's code
+        traceback.print_exc()
+    finally:
+        # Not sys.exit: gloo's threads may not survive the interpreter's own end ("terminate called").
+        os._exit(code)
+
+
+def _how(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+class _Ends:
+    """Hears what ends the job: SIGTERM, SIGINT, and the end of standard input where that is somebody's lifeline."""
+
+    def __init__(self, poller: Poller, end: Callable[[str], None]) -> None:
+        self._poller = poller
+        self._end = end
+
+    def __enter__(self) -> None:
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._former = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._poller.listen(self._reader, self._hear_signal)
+        mode = os.fstat(_STDIN).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):  # /dev/null is nobody's
+            self._poller.listen(_STDIN, self._hear_stdin)
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        for fd in (self._reader, self._writer, _STDIN):
+            self._poller.ignore(fd)
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _hear_signal(self) -> None:
+        os.read(self._reader, 4096)
+        self._end("stopped by a signal")
+
+    def _hear_stdin(self) -> None:
+        if not os.read(_STDIN, 4096):
+            self._poller.ignore(_STDIN)
+            self._end("stopped: standard input has ended")

@@ -20,10 +20,13 @@ class Recovery(Protocol):
     Attributes:
         in_place: whether survivors form a new group in the same process; if not, a broken group ends them.
         writes_checkpoints: whether it needs checkpoints.
+        from_peers: whether the state comes from a replica that lives. Then the job goes on with fewer ranks where too
+            few can be replaced, leaves sick paths, and is over when no replica is left.
     """
 
     in_place: bool
     writes_checkpoints: bool
+    from_peers: bool
 
     def restore(self, replica: Replica, group: Group, checkpoints: CheckpointFolder, events: StepWriter) -> None:
         """Bring ``replica`` to the state that all members of a new ``group`` go on from; called by all of them.

@@ -18,6 +18,7 @@ class FromCheckpoint(Recovery):
 
     in_place = True
     writes_checkpoints = True
+    from_peers = False
 
     def restore(self, replica: Replica, group: Group, checkpoints: CheckpointFolder, events: StepWriter) -> None:
         """Load the agreed checkpoint, or start from the seed where there is none."""

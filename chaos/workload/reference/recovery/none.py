@@ -14,6 +14,7 @@ class NoRecovery(Recovery):
 
     in_place = False
     writes_checkpoints = False
+    from_peers = False
 
     def restore(self, replica: Replica, group: Group, checkpoints: CheckpointFolder, events: StepWriter) -> None:  # noqa: ARG002
         """Nothing to agree on: the initial state is a function of the seed."""

@@ -29,6 +29,7 @@ class FromPeer(Recovery):
 
     in_place = True
     writes_checkpoints = False
+    from_peers = True
 
     def restore(self, replica: Replica, group: Group, checkpoints: CheckpointFolder, events: StepWriter) -> None:  # noqa: ARG002
         """Agree on the furthest state, and take it over; one collective where nobody is behind."""
