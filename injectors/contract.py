@@ -20,6 +20,7 @@ GPU = Annotated[str, "gpu"]  # a GPU of the fault's node, as documents name it: 
 
 Reality = Literal["real", "emulated", "telemetry"]
 Phase = Literal["before", "during", "after"]
+TargetKey = Literal["node", "gpu", "rank", "process"]  # keys of a document's `on:`
 
 RECORD_VERSION = 1
 
@@ -52,8 +53,9 @@ class Target:
 
     Attributes:
         node: the node's number, ``None`` on a machine that is no lab's node.
-        rank: the training job's rank that is meant, where the fault is on a process.
-        process: that rank's process: ``pid`` (as its node sees it), ``start`` (ticks since boot, field 22 of
+        rank: the training job's rank that is meant, where the fault is on a rank's process.
+        role: the process of the job that is meant, where the fault is on one that is no rank's: ``launcher``.
+        process: that process: ``pid`` (as its node sees it), ``start`` (ticks since boot, field 22 of
             /proc/PID/stat) and ``pidns`` (inode of its PID namespace).
         namespaces: paths of network namespaces on this node by device: ``gpu0``, ``nvswitch``...
         lab: folder of the lab's keeper, for faults on whole nodes.
@@ -61,6 +63,7 @@ class Target:
 
     node: Optional[int] = None
     rank: Optional[int] = None
+    role: Optional[str] = None
     process: Optional[Dict[str, int]] = None
     namespaces: Dict[str, str] = field(default_factory=dict)
     lab: Optional[str] = None
@@ -166,7 +169,7 @@ class Injector(Protocol):
     kind: ClassVar[str]
     about: ClassVar[str]
     reversal: ClassVar[Literal["exact", "self", "none"]]  # undone by us; ends by itself; cannot be undone (a kill)
-    targets: ClassVar[Tuple[Literal["node", "gpu", "rank"], ...]]  # keys of `on:` that it takes
+    targets: ClassVar[Tuple[TargetKey, ...]]  # keys of `on:` that it takes
     duration: ClassVar[Literal["required", "optional", "none"]]  # whether `for:` is given
     Params: ClassVar[Type[Any]]  # a dataclass; its annotations are the schema that users see
     runs_on: ClassVar[Literal["node", "controller"]]  # whose agent holds it

@@ -19,7 +19,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from injectors import kernel
 from injectors._nftables import TimedDrop
-from injectors.contract import GPU, Evidence, InjectorError, Order, Phase, Support, Target, UndoRecord
+from injectors.contract import GPU, Evidence, InjectorError, Order, Phase, Support, Target, TargetKey, UndoRecord
 
 # The kernel ends the fault by itself so much after its end, if the agent has not ended it to the millisecond: nftables
 # counts time-outs in timer ticks (4 ms at HZ=250), so the kernel alone would be up to a tick early or late.
@@ -107,7 +107,7 @@ class Blackhole:
     kind: ClassVar[str] = "fabric.blackhole"
     about: ClassVar[str] = "An NVSwitch silently drops everything on one path between two GPUs of a node."
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
-    targets: ClassVar[Tuple[Literal["node", "gpu", "rank"], ...]] = ("node",)
+    targets: ClassVar[Tuple[TargetKey, ...]] = ("node",)
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"
     runs_on: ClassVar[Literal["node", "controller"]] = "node"
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, Dict, List, Literal, Optional, Tuple, Type
 
-from injectors.contract import Evidence, InjectorError, Order, Phase, Support, Target, UndoRecord
+from injectors.contract import Evidence, InjectorError, Order, Phase, Support, Target, TargetKey, UndoRecord
 
 _BOOT_PATIENCE = 10.0  # seconds for a node of the lab to go off and to come back
 
@@ -73,7 +73,7 @@ class PowerOff:
     kind: ClassVar[str] = "power.off"
     about: ClassVar[str] = "A node loses power: everything on it dies at once; at the end it is switched on again."
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
-    targets: ClassVar[Tuple[Literal["node", "gpu", "rank"], ...]] = ("node",)
+    targets: ClassVar[Tuple[TargetKey, ...]] = ("node",)
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"
     runs_on: ClassVar[Literal["node", "controller"]] = "controller"
 

@@ -1,4 +1,7 @@
-"""Faults of processes: signals to a rank of the training job, by pidfd and start time, since process ids are reused."""
+"""Faults of processes: signals to a rank of the training job or to its launcher.
+
+A process is held by pidfd and start time, since process ids are reused.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import os
 import select
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Dict, List, Literal, Optional, Tuple, Type
 
 from injectors import kernel
-from injectors.contract import Evidence, InjectorError, Order, Phase, Support, Target, UndoRecord
+from injectors.contract import Evidence, InjectorError, Order, Phase, Support, Target, TargetKey, UndoRecord
 
 _CPU_SAMPLE = 0.03  # seconds between two looks at a process's CPU time
 
@@ -28,6 +31,11 @@ def _stat(pid: int) -> Optional[List[str]]:
             return file.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def _whose(target: Dict[str, Any]) -> str:
+    """Whose process it is, in words."""
+    return f"rank {target['rank']}" if target.get("role") is None else f"the {target['role']}"
 
 
 def _ancestors() -> List[int]:
@@ -58,12 +66,12 @@ class SignalParams:
 
 
 class Signal:
-    """``process.signal``: a signal to one rank's process: KILL (it dies), STOP (it hangs, unreported), TERM..."""
+    """``process.signal``: a signal to a process of the job: KILL (it dies), STOP (it hangs, unreported), TERM..."""
 
     kind: ClassVar[str] = "process.signal"
-    about: ClassVar[str] = "A signal to the process of one rank: KILL, TERM, STOP for a time (a hang), ..."
+    about: ClassVar[str] = "A signal to the process of one rank, or to the launcher: KILL, TERM, STOP for a time, ..."
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"  # STOP is undone by CONT; the others leave nothing
-    targets: ClassVar[Tuple[Literal["node", "gpu", "rank"], ...]] = ("rank",)
+    targets: ClassVar[Tuple[TargetKey, ...]] = ("rank", "process")
     duration: ClassVar[Literal["required", "optional", "none"]] = "optional"
     runs_on: ClassVar[Literal["node", "controller"]] = "node"
 
@@ -78,18 +86,16 @@ class Signal:
 
     def plan(self, order: Order) -> UndoRecord:
         """Find the process and make sure that it is the one that is meant."""
-        wanted = order.target.process
+        wanted, whose = order.target.process, _whose(asdict(order.target))
         if wanted is None:
-            raise InjectorError("process.signal: no process of this rank is known yet: it has said no hello")
+            raise InjectorError(f"process.signal: no process of {whose} is known yet: it has not said that it runs")
         here = os.stat("/proc/self/ns/pid").st_ino
         if wanted["pidns"] != here:
-            raise InjectorError(
-                f"the process of rank {order.target.rank} is in PID namespace {wanted['pidns']}, this agent in {here}"
-            )
+            raise InjectorError(f"the process of {whose} is in PID namespace {wanted['pidns']}, this agent in {here}")
         if wanted["pid"] in _ancestors():
             raise InjectorError(f"process {wanted['pid']} is this agent or above it: it is never hit")
         if start_ticks(wanted["pid"]) != wanted["start"]:
-            raise InjectorError(f"the process {wanted['pid']} of rank {order.target.rank} has gone")
+            raise InjectorError(f"the process {wanted['pid']} of {whose} has gone")
         return UndoRecord.of(self, order, {"process": wanted, "state": self._state(wanted)})
 
     def prepare(self, record: UndoRecord) -> None:
@@ -202,4 +208,4 @@ class Signal:
         fields = _stat(wanted["pid"])
         if fields is None or int(fields[19]) != wanted["start"] or fields[0] not in "Tt":
             return []
-        return [f"process {wanted['pid']} (rank {record.target['rank']}) is still stopped"]
+        return [f"process {wanted['pid']} ({_whose(record.target)}) is still stopped"]

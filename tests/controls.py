@@ -78,6 +78,12 @@ CONTROLS = [
         _RTO + "test_a_job_that_stalls_again_has_recovered_only_after_the_second_stall",
     ),
     Control(
+        "rto: a dip at a later fault's effect is that fault's doing",
+        "chaos.scoring.rto:relapses",
+        always(False),
+        _RECOVERY + "test_a_job_that_goes_back_to_a_flapping_path_each_time_fails",
+    ),
+    Control(
         "rto: a stall is seen while it lasts",
         "chaos.scoring.rto:_Observed.low_in_hold",
         always([]),

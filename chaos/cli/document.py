@@ -56,6 +56,6 @@ def experiments() -> None:
     with one_line_errors():
         for name, path in shipped.everything().items():
             experiment = load(path, catalogue(), os.environ)
-            kinds = ", ".join(fault.inject for fault in experiment.faults) or "no fault"
+            kinds = ", ".join(dict.fromkeys(fault.inject for fault in experiment.faults)) or "no fault"
             table.add_row(f"[bold]{name}[/]", kinds, experiment.about)
     out().print(table)

@@ -15,7 +15,8 @@ from chaos.transport import local
 from chaos.transport.pipe import AgentClient, AgentError
 
 Message = dict[str, Any]
-CONTROLLER = -1  # in place of a node: the agent beside the controller
+# In place of a node: the agent beside the controller, and the one on the lab's head, where the job's launcher is.
+CONTROLLER, HEAD = -1, -2
 
 
 class Agents:
@@ -41,7 +42,8 @@ class Agents:
             return self._inboxes.setdefault(fault, queue.SimpleQueue())
 
     def on(self, node: int) -> AgentClient:
-        """The agent of a node, or of the ``CONTROLLER``; started if there is none, or if its node has booted since.
+        """The agent of a node, of the ``CONTROLLER`` or of the ``HEAD``; started if there is none, or if its node has
+        booted since.
 
         Raises:
             AgentError: it does not start, or its node still has something of a former fault.
@@ -59,6 +61,8 @@ class Agents:
     def _start(self, node: int) -> AgentClient:
         if node == CONTROLLER:
             return local.start(self._state, self._logs / "agent-controller.log", self._deliver)
+        if node == HEAD:
+            return lab_transport.start(self._lab, None, self._logs / "agent-head.log", self._deliver)
         return lab_transport.start(self._lab, node, self._logs / f"agent-node{node}.log", self._deliver)
 
     def _deliver(self, event: Message) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from chaos.engine.agents import CONTROLLER, Agents
+from chaos.engine.agents import CONTROLLER, HEAD, Agents
 from chaos.engine.errors import InputError
 from chaos.engine.journal import Journal
 from chaos.engine.live import Live
@@ -113,20 +113,17 @@ class Conductor(threading.Thread):
 
     def _address(self) -> tuple[AgentClient, dict[str, Any]]:
         """The agent that will hold the fault, and the target as it stands now: spares get promoted."""
-        on = self.fault.spec.on
-        if on.rank is None:
-            node = self._plan.node_of(self.fault)
-            agent = self._agents.on(node if self.fault.on_node else CONTROLLER)
-            return agent, {"target": {"node": node, "lab": None if self.fault.on_node else self._lab}}
-        process = self._live.process_of(on.rank)
-        if process is None:
-            raise AgentError(f"no process is rank {on.rank} now")
-        target = {
-            "node": process["node"],
-            "rank": on.rank,
-            "process": {key: process[key] for key in ("pid", "start", "pidns")},
-        }
-        return self._agents.on(process["node"]), {"target": target}
+        on, place = self.fault.spec.on, holder_of(self._plan, self.fault)
+        target = _target(self._plan, self.fault, self._lab)
+        if on.rank is not None or on.process is not None:
+            process = self._live.launcher() if on.rank is None else self._live.process_of(on.rank)
+            if process is None:
+                what = f"rank {on.rank}" if on.rank is not None else f"the {on.process}"
+                raise AgentError(f"no process is {what} now")
+            target["process"] = {key: process[key] for key in ("pid", "start", "pidns")}
+            if on.rank is not None:
+                place = target["node"] = process["node"]
+        return self._agents.on(place), {"target": target}
 
     def _see_through(self, agent: AgentClient, inbox: queue.SimpleQueue[dict[str, Any]]) -> None:
         """Write down the node's events until it has proven that nothing is left."""
@@ -167,6 +164,25 @@ class Conductor(threading.Thread):
         self._journal.write("fault", id=self.fault.id, what=what, **fields)
 
 
+def holder_of(plan: Plan, fault: PlannedFault) -> int:
+    """Where the agent is that holds a fault: a node, the ``CONTROLLER`` or the ``HEAD``."""
+    if not fault.on_node:
+        return CONTROLLER
+    node = plan.node_of(fault)
+    return HEAD if node is None else node
+
+
+def _target(plan: Plan, fault: PlannedFault, lab: str) -> dict[str, Any]:
+    """A fault's target for an agent, as far as the plan knows it."""
+    on = fault.spec.on
+    return {
+        "node": plan.node_of(fault),
+        "rank": on.rank,
+        "role": on.process,
+        "lab": None if fault.on_node else lab,
+    }
+
+
 def check_support(plan: Plan, agents: Agents, lab: str) -> dict[str, str]:
     """Ask each fault's node whether it can have it.
 
@@ -178,13 +194,12 @@ def check_support(plan: Plan, agents: Agents, lab: str) -> dict[str, str]:
     """
     realities = {}
     for fault in plan.drawn:
-        node = plan.node_of(fault)
-        agent = agents.on(node if fault.on_node else CONTROLLER)
+        agent = agents.on(holder_of(plan, fault))
         answer = agent.request(
             "probe",
             implementation=fault.implementation,
             params=fault.spec.with_,
-            target={"node": node, "rank": fault.spec.on.rank, "lab": None if fault.on_node else lab},
+            target=_target(plan, fault, lab),
         )
         if answer["missing"]:
             raise InputError(f"fault {fault.spec.name!r} is not possible; missing: " + "; ".join(answer["missing"]))

@@ -53,6 +53,7 @@ class Live:
         self._events: list[Event] = []
         self._hellos: dict[str, Event] = {}
         self._memberships: dict[str, Event] = {}
+        self._launcher: Event | None = None
         self._last: dict[str, Event] = {}
         self.baseline: Mapping[str, float] = {}
         self._thread = threading.Thread(target=self._follow, name="step events", daemon=True)
@@ -84,6 +85,9 @@ class Live:
                 self._last[event["inc"]] = event
             case "hello":
                 self._hellos[event["inc"]] = event
+            case "launcher":  # a new one may have been read before its predecessor
+                if self._launcher is None or self._launcher["t"] < event["t"]:
+                    self._launcher = event
             case "member":
                 self._memberships[event["inc"]] = event
             case "fenced" | "bye":
@@ -115,6 +119,11 @@ class Live:
         inc = self.members().get(rank)
         with self._changed:
             return None if inc is None else self._hellos.get(inc)
+
+    def launcher(self) -> Event | None:
+        """What the newest launcher of the job said of itself: pid, start, pidns."""
+        with self._changed:
+            return self._launcher
 
     def stepping(self, world: int) -> bool:
         """Whether all ranks of the world have completed a step."""

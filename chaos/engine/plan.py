@@ -21,7 +21,7 @@ class PlannedFault:
     Attributes:
         id: unique in the world; marks every kernel object made for it.
         drawn: whether chance lets it happen.
-        on_node: whether the agent of its node holds it (else the controller's own).
+        on_node: whether the agent of where its target is holds it (else the controller's own).
     """
 
     id: str
@@ -65,9 +65,11 @@ class Plan:
         """The faults that happen."""
         return tuple(fault for fault in self.faults if fault.drawn)
 
-    def node_of(self, fault: PlannedFault) -> int:
-        """The node on which a fault's target starts."""
+    def node_of(self, fault: PlannedFault) -> int | None:
+        """The node on which a fault's target starts; None for the job's launcher, which is on none."""
         on = fault.spec.on
+        if on.process is not None:
+            return None
         if on.node is not None:
             return on.node
         if on.rank is not None:
@@ -89,6 +91,10 @@ def draw(experiment: Experiment, now: datetime, seed: int | None = None) -> Plan
         raise InputError(f"cluster: {experiment.cluster!r} is not possible in this version; write `cluster: lab`")
     if experiment.workload.reference is None:
         raise InputError("workload: only `reference: llama-bytes` runs in the lab in this version")
+    without_launcher = experiment.workload.without_launcher  # the recovery may be another than the document's
+    for spec in experiment.faults:
+        if spec.on.process is not None and without_launcher is not None:
+            raise InputError(f"fault {spec.name!r} is aimed at the {spec.on.process}, but {without_launcher}")
     if seed is None:
         seed = experiment.seed if experiment.seed is not None else secrets.randbelow(2**31)
     run = f"{now:%Y%m%d-%H%M%S}-{experiment.name}-{secrets.token_hex(2)}"
@@ -112,7 +118,7 @@ def draw(experiment: Experiment, now: datetime, seed: int | None = None) -> Plan
 
 def _check_limits(plan: Plan) -> None:
     limit = plan.experiment.guards.nodes_at_most
-    touched = {plan.node_of(fault) for fault in plan.faults}
+    touched = {node for fault in plan.faults if (node := plan.node_of(fault)) is not None}
     if limit is not None and len(touched) > limit:
         raise InputError(
             f"the faults touch {len(touched)} nodes ({', '.join(map(str, sorted(touched)))}), "

@@ -20,7 +20,7 @@ from chaos import quantities
 from chaos.experiment.fields import Quantity
 
 GPU: Literal["gpu"] = "gpu"
-TargetKey = Literal["node", "gpu", "rank"]
+TargetKey = Literal["node", "gpu", "rank", "process"]
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,15 @@ class Workload(Model):
     seed: Seed | None = None
     """Seed of the data order and the parameters."""
 
+    @property
+    def without_launcher(self) -> str | None:
+        """Why the job has no launcher that a fault could be aimed at; None where it has one."""
+        if self.command is not None:
+            return "what launches a command is not known"
+        if self.recovery == "restart":
+            return "a job with recovery restart has none (torchrun on every node starts its ranks)"
+        return None
+
     @model_validator(mode="after")
     def _one_job(self) -> Workload:
         if (self.reference is None) == (self.command is None):
@@ -137,6 +146,8 @@ class Target(Model):
     """A GPU of that node."""
     rank: Count | None = None
     """A rank of the job."""
+    process: Literal["launcher"] | None = None
+    """A process of the job that is no rank: its launcher, which decides who is a member. It is on no node."""
 
 
 class Fault(Model):

@@ -7,6 +7,7 @@ target outside the lab, a name given twice) is for ``load``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -26,7 +27,9 @@ _ANY_QUANTITY: Schema = {
     "anyOf": [_NUMBER, *({"type": "string", "pattern": quantities.pattern(kind)} for kind in quantities.KINDS)]
 }
 _SCALAR: Schema = {"type": ["number", "boolean", "string", "null"]}
-_TARGETS = {"node": ("node",), "gpu": ("node", "gpu"), "rank": ("rank",)}
+_TARGETS = {"node": ("node",), "gpu": ("node", "gpu"), "rank": ("rank",), "process": ("process",)}
+_NUMBER_OF_IT: Schema = {"type": "integer", "minimum": 0}
+_NAMES: Mapping[str, Schema] = {"process": {"const": "launcher"}}
 
 
 def json_schema(catalogue: Catalogue) -> Schema:
@@ -99,7 +102,7 @@ def _fault(fault: Schema, info: InjectorInfo) -> Schema:
 
 def _target(key: str) -> Schema:
     keys = _TARGETS[key]
-    return _closed({name: {"type": "integer", "minimum": 0} for name in keys}, list(keys), f"aimed at a {key}")
+    return _closed({name: _NAMES.get(name, _NUMBER_OF_IT) for name in keys}, list(keys), f"aimed at a {key}")
 
 
 def _condition(condition: Schema, probe: ProbeInfo) -> Schema:

@@ -14,7 +14,12 @@ from chaos.experiment.fields import DOCUMENT
 from chaos.experiment.model import LabSpec, Target
 
 _GPU = re.compile(r"gpu([0-9]{1,6})")
-_EXAMPLE = {"node": "{node: 0}", "gpu": "{node: 0, gpu: 1}", "rank": "{rank: 1}"}
+_EXAMPLE = {
+    "node": "{node: 0}",
+    "gpu": "{node: 0, gpu: 1}",
+    "rank": "{rank: 1}",
+    "process": "{process: launcher}",
+}
 
 
 def check(
@@ -48,11 +53,16 @@ def _target_findings(
         return [Finding(on, message)]
     if lab is None:
         return []
-    return [one for key, value in given.items() if (one := _outside(on, key, value, lab))]
+    counts = {"node": lab.all_nodes, "gpu": lab.gpus, "rank": lab.ranks}
+    return [
+        one for key, value in given.items() if key in counts and (one := _outside((*on, key), value, counts[key], lab))
+    ]
 
 
-def _unclear(given: Mapping[str, int], info: InjectorInfo) -> str | None:
+def _unclear(given: Mapping[str, object], info: InjectorInfo) -> str | None:
     """What is wrong with these keys together."""
+    if "process" in given and len(given) > 1:
+        return f"found a process with a {' and a '.join(key for key in given if key != 'process')}; write one of them"
     if "rank" in given and len(given) > 1:
         return "found a rank with a node or gpu; a rank alone says where it runs"
     if "gpu" in given and "node" not in given:
@@ -63,7 +73,7 @@ def _unclear(given: Mapping[str, int], info: InjectorInfo) -> str | None:
 
 
 def node_of(on: object, lab: LabSpec | None) -> int | None:
-    """The node that a target lies on, where that can be told."""
+    """The node that a target lies on, where that can be told; the launcher lies on none."""
     target = _target(on)
     if target is None:
         return None
@@ -86,13 +96,13 @@ def _takes(info: InjectorInfo) -> str:
     return f"is aimed with {choices}"
 
 
-def _outside(on: tuple[str | int, ...], key: str, value: int, lab: LabSpec) -> Finding | None:
-    count = {"node": lab.all_nodes, "gpu": lab.gpus, "rank": lab.ranks}[key]
+def _outside(path: tuple[str | int, ...], value: int, count: int, lab: LabSpec) -> Finding | None:
     if value < count:
         return None
+    key = path[-1]
     spare = f" ({lab.spare_nodes} spare among them)" if key == "node" and lab.spare_nodes else ""
     has = f"only {key} 0" if count == 1 else f"{key}s 0 to {count - 1}{spare}"
-    return Finding((*on, key), f"found {key} {value}, but the lab has {has}")
+    return Finding(path, f"found {key} {value}, but the lab has {has}")
 
 
 def _gpu_parameters(

@@ -11,7 +11,7 @@ from chaos import quantities
 from chaos.experiment import targets
 from chaos.experiment.errors import Finding, describe
 from chaos.experiment.fields import DOCUMENT
-from chaos.experiment.model import Experiment, Guards, LabSpec, Model, Score, SteadyState
+from chaos.experiment.model import Experiment, Guards, LabSpec, Model, Score, SteadyState, Workload
 
 Part = TypeVar("Part", bound=Model)
 
@@ -29,6 +29,7 @@ def together(data: Mapping[str, Any], read: Mapping[str, Any]) -> list[Finding]:
     return [
         *_cluster(data),
         *_blast_radius(data, faults, guards),
+        *_launcher(data),
         *_baseline(faults, steady),
         *_course(data, faults, steady),
         *_patience(data, faults),
@@ -55,6 +56,20 @@ def _blast_radius(data: Mapping[str, Any], faults: list[dict[str, Any]], guards:
             f"found {guards.nodes_at_most}, but the faults touch {len(nodes)} nodes ({listed}); "
             "allow that many, or aim at fewer",
         )
+
+
+def _launcher(data: Mapping[str, Any]) -> Iterator[Finding]:
+    """A fault is aimed at the launcher only of a job that has one."""
+    workload, faults = attempt(Workload, data.get("workload")), data.get("faults")
+    if workload is None or workload.without_launcher is None or not isinstance(faults, list):
+        return
+    for i, fault in enumerate(faults):
+        on = fault.get("on") if isinstance(fault, dict) else None
+        if isinstance(on, dict) and on.get("process") == "launcher":
+            yield Finding(
+                ("faults", i, "on", "process"),
+                f"found 'launcher', but {workload.without_launcher}; aim at a rank",
+            )
 
 
 def _baseline(faults: list[dict[str, Any]], steady: Mapping[str, Any]) -> Iterator[Finding]:

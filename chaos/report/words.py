@@ -85,10 +85,12 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def target(value: object) -> str:
-    """What a fault was aimed at: ``node 0, GPU 1``."""
+    """What a fault was aimed at: ``node 0, GPU 1``, ``the launcher``."""
     if not isinstance(value, Mapping):
         return NONE if value is None else str(value)
     shown = {"gpu": "GPU"}
+    if value.get("process") is not None:
+        return f"the {value['process']}"
     parts = [f"{shown.get(str(key), key)} {item}" for key, item in value.items() if item is not None]
     return ", ".join(parts) or NONE
 

@@ -1,4 +1,4 @@
-"""The recovery figure of a run: each group of overlapping faults judged against its own instant of effect."""
+"""The recovery figure of a run: each fault, or group of faults that cannot be told apart, against its own effect."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from chaos.scoring.record import FaultRecord, Marks, Record
 from chaos.scoring.rto import Dip, Recovery
 from chaos.scoring.timeline import Timeline, replayed, shrunk, survivors
 from chaos.scoring.verdict import Judged
-from chaos.scoring.windows import WINDOW
+from chaos.scoring.windows import WINDOW, Step
 
 LEVEL = "observed"  # one run shows what happened once; a series is needed to demonstrate a percentile
 
 
 @dataclass(frozen=True)
 class Group:
-    """Faults that overlap in time: `since` the first one's effect, `ended` the last one's end, `until` the next
+    """Faults that are judged as one: `since` the first one's effect, `ended` the last one's end, `until` the next
     group's effect or the end of observation (ns)."""
 
     faults: tuple[FaultRecord, ...]
@@ -33,13 +33,18 @@ class Group:
 
 
 def groups(record: Record) -> list[Group]:
-    """The faults that took effect, in order, overlapping ones together."""
+    """The faults that took effect, in order.
+
+    Those that overlap belong together, and so do those between which the hold period of a recovery has no room: what
+    the job would have done without the second cannot be seen. They are one disturbance, which ends with the last.
+    """
+    hold_ns = record.marks.terms.hold_ns
     hit = sorted((fault for fault in record.faults if fault.effect is not None), key=lambda fault: fault.effect or 0)
     gathered: list[list[FaultRecord]] = []
     ended = 0
     for fault in hit:
         assert fault.effect is not None
-        if gathered and fault.effect <= ended:
+        if gathered and fault.effect <= ended + hold_ns:
             gathered[-1].append(fault)
         else:
             gathered.append([fault])
@@ -113,7 +118,7 @@ def measure(
     for group in groups(record):
         found = Recovery(group.since, group.until, None, False, (), None)
         if baseline is not None:
-            found = rto.find(timeline.steps, baseline, group.since, group.until, marks.terms)
+            found = _find(timeline.steps, group, baseline, marks)
         verdict = judge(group, found, baseline, marks, record.clock_uncertainty)
         figure = _figure(group, found, baseline, record, verdict)
         if baseline is not None:
@@ -123,6 +128,11 @@ def measure(
             figure["breakdown"] = breakdown.as_json(stages, group.since)
         told.append((figure, verdict))
     return told
+
+
+def _find(steps: Sequence[Step], group: Group, baseline: Baseline, marks: Marks) -> Recovery:
+    further = [fault.effect for fault in group.faults[1:] if fault.effect is not None]
+    return rto.find(steps, baseline, group.since, group.until, marks.terms, further=further)
 
 
 def _figure(
@@ -168,7 +178,7 @@ def _detail(group: Group, found: Recovery, baseline: Baseline, timeline: Timelin
         "survivors": [
             {"rank": timeline.ranks.get(inc), "inc": inc, "ms": _ms(own.ns)}
             for inc in survivors(timeline, group.since, group.until)
-            for own in [rto.find(timeline.processes[inc], baseline, group.since, group.until, marks.terms)]
+            for own in [_find(timeline.processes[inc], group, baseline, marks)]
         ],
         "world": _world(timeline, group.since, group.until),
         "replayed_steps": replayed([s for s in timeline.steps if s.t <= group.until], group.since),

@@ -17,6 +17,8 @@ in 800 ms" (488 of 5000), this one 0.4 % (19). The rule has its limit: with one 
 and 0.7 % (36) with a baseline of 20 s. A machine that stumbles that often needs the longer baseline to stay below one
 of 100.
 
+Where several faults are judged as one, a dip at a later one's effect is that fault's doing, and always a relapse.
+
 Rule 3 is the counterpart: where hiccups in the baseline put its 1st percentile far down, rule 2 alone would let a
 lasting slow-down pass as soon as one window met the mark by luck.
 """
@@ -87,7 +89,10 @@ class Recovery:
 class _Observed:
     """The windows of one sequence of steps up to the end of observation, and those that fall below the floor."""
 
-    def __init__(self, steps: Sequence[Step], baseline: Baseline, since: int, until: int, terms: Terms) -> None:
+    def __init__(
+        self, steps: Sequence[Step], baseline: Baseline, since: int, until: int, *, terms: Terms, further: Sequence[int]
+    ) -> None:
+        self.further = further
         self.steps = [s for s in steps if since <= s.t <= until]
         self.ends = [s.t for s in self.steps]
         self.windows = windows(self.steps)
@@ -149,6 +154,8 @@ def meets_mark(observed: _Observed, k: int) -> bool:
 
 def relapses(observed: _Observed, dips: Sequence[Dip]) -> bool:
     """Rule 2: are the dips in a hold period more than a machine's hiccups?"""
+    if any(dip.start <= effect <= dip.end for dip in dips for effect in observed.further):
+        return True
     together = sum(dip.lost_ns for dip in dips)
     return len(dips) > MAX_DIPS or not all(dip.short for dip in dips) or together > DIP_SHARE * observed.hold_ns
 
@@ -158,9 +165,14 @@ def stays_slow(observed: _Observed, k: int) -> bool:
     return observed.middle_of_hold(k) < observed.mark
 
 
-def find(steps: Sequence[Step], baseline: Baseline, since: int, until: int, terms: Terms) -> Recovery:
-    """The recovery after `since` (ns), from steps in order of their ends, observed up to `until` (ns)."""
-    observed = _Observed(steps, baseline, since, until, terms)
+def find(
+    steps: Sequence[Step], baseline: Baseline, since: int, until: int, terms: Terms, *, further: Sequence[int] = ()
+) -> Recovery:
+    """The recovery after `since` (ns), from steps in order of their ends, observed up to `until` (ns).
+
+    `further` are the effects (ns) of later faults that are judged as one with the first.
+    """
+    observed = _Observed(steps, baseline, since, until, terms=terms, further=further)
     first: Recovery | None = None
     for k in range(len(observed.windows)):
         if not meets_mark(observed, k):

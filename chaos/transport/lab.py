@@ -1,4 +1,5 @@
-"""An agent on a node of the lab, started by the lab's keeper inside the node's namespaces; it dies with the node."""
+"""An agent in the lab, started by the lab's keeper: inside a node's namespaces, where it dies with the node, or on the
+head, beside the job's launcher, where it dies with the lab."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from chaos.transport.local import COMMAND, python_path
 from chaos.transport.pipe import AgentClient, AgentError
 
 
-def start(lab: LabClient, node: int, log: Path, on_event: Callable[[Message], None]) -> AgentClient:
-    """Start an agent on a node.
+def start(lab: LabClient, node: int | None, log: Path, on_event: Callable[[Message], None]) -> AgentClient:
+    """Start an agent on a node, or (no node) on the head.
 
     Args:
         log: the file for its stderr.
@@ -22,6 +23,10 @@ def start(lab: LabClient, node: int, log: Path, on_event: Callable[[Message], No
     Raises:
         AgentError: the node is off, or the agent does not start.
     """
+    name = "the head" if node is None else f"node {node}"
+    env = os.environ | {"PYTHONPATH": python_path()}
+    if node is None:  # a node has a folder of its own for its records
+        env["CHAOS_STATE"] = str(lab.directory / "head")
     their_in, our_out = os.pipe()
     our_in, their_out = os.pipe()
     try:
@@ -29,7 +34,7 @@ def start(lab: LabClient, node: int, log: Path, on_event: Callable[[Message], No
             process = lab.spawn(
                 COMMAND,
                 node=node,
-                env=os.environ | {"PYTHONPATH": python_path()},
+                env=env,
                 stdin=their_in,
                 stdout=their_out,
                 stderr=errors.fileno(),
@@ -37,8 +42,8 @@ def start(lab: LabClient, node: int, log: Path, on_event: Callable[[Message], No
     except LabError as error:
         os.close(our_in)
         os.close(our_out)
-        raise AgentError(f"no agent starts on node {node}: {error}") from error
+        raise AgentError(f"no agent starts on {name}: {error}") from error
     finally:
         os.close(their_in)
         os.close(their_out)
-    return AgentClient(f"node {node}", our_out, our_in, process, on_event)
+    return AgentClient(name, our_out, our_in, process, on_event)

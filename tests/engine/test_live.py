@@ -54,6 +54,16 @@ def test_a_fenced_process_is_no_member(tmp_path):
     assert live.members() == {}
 
 
+def test_the_newest_launcher_is_known_and_is_no_member(tmp_path):
+    for name, pid, t in (("a", 7, 50), ("b", 5, 3)):
+        write(tmp_path, name, {"e": "launcher", "t": t, "inc": name, "v": 1, "pid": pid, "start": 5, "pidns": 9})
+    write(tmp_path, "c", hello(1, 0, 0), member(0, 1), step(0, 1, 1, 10))
+    live = followed(tmp_path, lambda seen: len(seen.events()) == 5)
+    assert live.launcher()["pid"] == 7
+    assert live.members() == {0: "c"}
+    assert followed(tmp_path / "none", lambda _: True).launcher() is None
+
+
 def test_a_view_holds_the_steps_of_its_window_in_order_of_time(tmp_path):
     write(tmp_path, "a", member(0, 1), step(0, 1, 1, 40), step(0, 1, 2, 70), step(0, 1, 3, 120))
     write(tmp_path, "b", member(1, 1), step(1, 1, 1, 41), step(1, 1, 2, 69))

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from chaos.engine import plan
+from chaos.engine.agents import HEAD
 from chaos.engine.catalogue import catalogue
 from chaos.engine.errors import InputError
+from chaos.engine.faults import holder_of
 from chaos.experiment import Experiment, loads
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -60,6 +62,27 @@ def test_a_rank_is_found_on_the_node_on_which_it_starts():
     faults = "[{inject: process.signal, on: {rank: 3}, with: {signal: KILL}, after: 1s}]"
     drawn = plan.draw(experiment(faults), NOW, 1)
     assert drawn.node_of(drawn.faults[0]) == 1
+
+
+LAUNCHER = "[{name: a, inject: process.signal, on: {process: launcher}, with: {signal: KILL}, after: 1s}]"
+
+
+def test_the_launcher_is_on_no_node_and_counts_as_none():
+    drawn = plan.draw(experiment(LAUNCHER, "guards: {nodes_at_most: 0}"), NOW, 1)
+    (fault,) = drawn.faults
+    assert drawn.node_of(fault) is None
+    assert fault.as_json()["target"] == {"process": "launcher"}
+    assert holder_of(drawn, fault) == HEAD
+
+
+def test_a_recovery_that_leaves_no_launcher_to_aim_at_is_refused():
+    """The recovery may be overridden after the document was loaded."""
+    document = experiment(LAUNCHER)
+    restart = document.workload.model_copy(update={"recovery": "restart"})
+    with pytest.raises(
+        InputError, match="fault 'a' is aimed at the launcher, but a job with recovery restart has none"
+    ):
+        plan.draw(document.model_copy(update={"workload": restart}), NOW)
 
 
 def test_a_cluster_that_is_no_lab_is_refused_for_now():

@@ -51,7 +51,7 @@ class NetemParams:
 
 INJECTORS = (
     InjectorInfo("fabric.blackhole", BlackholeParams, "a path drops everything", "self", ("node",), "required"),
-    InjectorInfo("process.signal", SignalParams, "a signal to a rank", "exact", ("rank",), "optional"),
+    InjectorInfo("process.signal", SignalParams, "a signal", "exact", ("rank", "process"), "optional"),
     InjectorInfo("power.off", PowerOffParams, "a node loses power", "exact", ("node",), "required"),
     InjectorInfo("net.netem", NetemParams, "a slow, lossy link", "exact", ("node", "gpu"), "required"),
     InjectorInfo("device.reset", PowerOffParams, "a GPU is reset", "none", ("gpu",), "none"),

@@ -173,6 +173,7 @@ def test_a_python_name_may_differ_from_the_documents(load_text: Load) -> None:
         ("power.off", "{node: 2}"),  # the spare
         ("device.reset", "{node: 1, gpu: 1}"),
         ("process.signal", "{rank: 3}"),
+        ("process.signal", "{process: launcher}"),
     ],
 )
 def test_a_fault_may_be_aimed_at_whatever_the_lab_has(load_text: Load, kind: str, on: str) -> None:
@@ -194,12 +195,35 @@ def test_a_fault_may_be_aimed_at_whatever_the_lab_has(load_text: Load, kind: str
         ("device.reset", "»{gpu: 1}", "found a gpu without its node; write on: {node: 0, gpu: 1}"),
         ("device.reset", "»{node: 1}", "found a node without a gpu of it; write on: {node: 0, gpu: 1}"),
         ("process.signal", "{rank: »4}", "found rank 4, but the lab has ranks 0 to 3"),
-        ("process.signal", "{»node: 1}", "found 'node', but process.signal is aimed with on: {rank: 1}"),
+        (
+            "process.signal",
+            "{»node: 1}",
+            "found 'node', but process.signal is aimed with on: {rank: 1} or on: {process: launcher}",
+        ),
+        ("process.signal", "{process: »zygote}", "found 'zygote'; write launcher"),
+        ("process.signal", "»{process: launcher, rank: 1}", "found a process with a rank; write one of them"),
+        ("power.off", "{»process: launcher}", "found 'process', but power.off is aimed with on: {node: 0}"),
     ],
 )
 def test_a_fault_is_not_aimed_at_what_is_not_there(refused: Refused, kind: str, on: str, problem: str) -> None:
     document, place = placed(f"faults: [{{inject: {kind}, after: 1s, on: ", on, REST[kind] + "}]\n")
     assert refused(document) == [f"{place}: {problem}"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "reason"),
+    [
+        (
+            "{reference: llama-bytes, recovery: restart}",
+            "a job with recovery restart has none (torchrun on every node starts its ranks)",
+        ),
+        ("{command: [train]}", "what launches a command is not known"),
+    ],
+)
+def test_a_job_without_a_launcher_cannot_lose_it(refused: Refused, workload: str, reason: str) -> None:
+    faults = "faults: [{inject: process.signal, on: {process: launcher}, after: 1s, with: {signal: KILL}}]"
+    text = f"experiment: x\nlab: {{nodes: 2, gpus: 2}}\nworkload: {workload}\n{faults}\n"
+    assert refused(text, whole=True) == [f"4:49: found 'launcher', but {reason}; aim at a rank"]
 
 
 def test_a_fault_without_any_target_is_refused(refused: Refused) -> None:
@@ -289,6 +313,8 @@ def test_what_only_several_parts_together_tell_is_checked_too(refused: Refused, 
         "guards: {nodes_at_most: 1}\n"
         "faults: [{inject: power.off, on: {node: 1}, after: 1s, for: 1s},"
         " {inject: process.signal, on: {rank: 2}, after: 1s, with: {signal: KILL}}]",
+        "guards: {nodes_at_most: 0}\n"  # the launcher is on no node
+        "faults: [{inject: process.signal, on: {process: launcher}, after: 1s, with: {signal: KILL}}]",
     ],
 )
 def test_what_is_harmless_together_is_not_refused(load_text: Load, lines: str) -> None:

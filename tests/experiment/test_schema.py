@@ -48,6 +48,7 @@ def test_the_shipped_experiments_fit_the_schema(validator: Draft202012Validator,
     [
         "faults: [{inject: power.off, on: {node: 1}, after: 0, for: 1s, probability: 50%, name: a}]",
         "faults: [{inject: device.reset, on: {node: 1, gpu: 1}, after: 1m30s}]",
+        "faults: [{inject: process.signal, on: {process: launcher}, after: 0, with: {signal: KILL}}]",
         "faults: [{inject: net.netem, on: {node: 1}, after: 0, for: 1s,"
         " with: {delay: 5ms, loss: 0.1%, rate: 1Gbit/s, limit: 1MiB, ports: ['80'], correlated: true}}]",
         "faults: [{inject: net.netem, on: {node: 1, gpu: 0}, after: 0, for: 1s}]",
@@ -91,6 +92,8 @@ def test_what_loads_fits_the_schema(validator: Draft202012Validator, load_text: 
         "faults: [{inject: device.reset, on: {node: 1, gpu: 1}, after: 0, for: 1s}]",
         "faults: [{inject: device.reset, on: {gpu: 1}, after: 0}]",
         "faults: [{inject: process.signal, on: {rank: 1}, after: 0}]",
+        "faults: [{inject: process.signal, on: {process: zygote}, after: 0, with: {signal: KILL}}]",
+        "faults: [{inject: power.off, on: {process: launcher}, after: 0, for: 1s}]",
         "faults: [{inject: process.signal, on: {rank: 1}, after: 0, with: {signal: KIL}}]",
         "faults: [{inject: fabric.blackhole, on: {node: 1}, after: 0, for: 1s, with: {source: gpu0, to: gpu1}}]",
         "faults: [{inject: net.netem, on: {node: 1}, after: 0, for: 1s, with: {delay: 5}}]",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,11 @@ from chaos.experiment import Catalogue, Experiment, load
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 NAMES = {
+    "double-fault",
+    "launcher-loss",
     "node-loss",
     "nvswitch",
+    "nvswitch-flap",
     "rank-hang",
     "rank-kill",
     "rank-kill-restart",
@@ -37,37 +42,62 @@ def test_all_of_them_run_the_same_job_and_hold_the_same_hypothesis(shipped: dict
     assert len({experiment.name for experiment in shipped.values()}) == len(shipped)
 
 
+PATH = {"source": "gpu0", "to": "gpu1", "direction": "both"}
+KILL, STOP = {"signal": "KILL"}, {"signal": "STOP"}
+# Of each fault: its kind, target and parameters, when it starts and how long it lasts (s).
+Broken = tuple[str, dict[str, Any], dict[str, str], float, float | None]
+
+
 @pytest.mark.parametrize(
-    ("name", "kind", "target", "parameters", "duration", "recovery"),
+    ("name", "recovery", "faults", "nodes"),
     [
+        ("nvswitch", "peer", [("fabric.blackhole", {"node": 0}, PATH, 1.0, 0.5)], 1),
         (
-            "nvswitch",
-            "fabric.blackhole",
-            {"node": 0},
-            {"source": "gpu0", "to": "gpu1", "direction": "both"},
-            0.5,
-            "checkpoint",
+            "nvswitch-flap",
+            "peer",
+            [("fabric.blackhole", {"node": 0}, PATH, after, 0.3) for after in (1.0, 1.65, 2.3, 2.95)],
+            1,
         ),
-        ("rank-kill", "process.signal", {"rank": 1}, {"signal": "KILL"}, None, "checkpoint"),
-        ("rank-kill-restart", "process.signal", {"rank": 1}, {"signal": "KILL"}, None, "restart"),
-        ("rank-hang", "process.signal", {"rank": 1}, {"signal": "STOP"}, 2.0, "checkpoint"),
-        ("node-loss", "power.off", {"node": 1}, {}, 3.0, "checkpoint"),
+        ("rank-kill", "peer", [("process.signal", {"rank": 1}, KILL, 1.0, None)], 1),
+        ("rank-kill-restart", "restart", [("process.signal", {"rank": 1}, KILL, 1.0, None)], 1),
+        ("rank-hang", "peer", [("process.signal", {"rank": 1}, STOP, 1.0, 2.0)], 1),
+        (
+            "double-fault",
+            "peer",
+            [("process.signal", {"rank": rank}, KILL, after, None) for rank, after in ((1, 1.0), (2, 1.03))],
+            2,
+        ),
+        (
+            "launcher-loss",
+            "peer",
+            [
+                ("process.signal", {"process": "launcher"}, KILL, 1.0, None),
+                ("process.signal", {"rank": 1}, KILL, 4.0, None),
+            ],
+            1,
+        ),
+        ("node-loss", "peer", [("power.off", {"node": 1}, {}, 1.0, 3.0)], 1),
     ],
 )
 def test_each_breaks_what_it_says(
-    shipped: dict[str, Experiment],
-    name: str,
-    kind: str,
-    target: dict[str, int],
-    parameters: dict[str, str],
-    duration: float | None,
-    recovery: str,
+    shipped: dict[str, Experiment], name: str, recovery: str, faults: list[Broken], nodes: int
 ) -> None:
     experiment = shipped[name]
-    (fault,) = experiment.faults
-    assert (fault.inject, fault.after, fault.for_, fault.with_) == (kind, 1.0, duration, parameters)
-    assert fault.on.model_dump(exclude_none=True) == target
-    assert (experiment.workload.recovery, experiment.guards.nodes_at_most) == (recovery, 1)
+    found = [
+        (fault.inject, fault.on.model_dump(exclude_none=True), fault.with_, fault.after, fault.for_)
+        for fault in experiment.faults
+    ]
+    assert found == faults
+    assert (experiment.workload.recovery, experiment.guards.nodes_at_most) == (recovery, nodes)
+    assert experiment.score.rto == 0.8
+
+
+def test_faults_that_are_meant_to_be_one_are_judged_as_one_and_others_apart(shipped: dict[str, Experiment]) -> None:
+    """One that begins within the hold period of the one before belongs to it."""
+    for name, experiment in shipped.items():
+        gaps = [later.after - each.after - (each.for_ or 0) for each, later in pairwise(experiment.faults)]
+        together = name in ("nvswitch-flap", "double-fault")
+        assert all((gap <= experiment.score.hold) is together for gap in gaps), name
 
 
 def test_the_control_breaks_nothing(shipped: dict[str, Experiment]) -> None:

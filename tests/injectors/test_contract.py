@@ -10,7 +10,7 @@ import typing
 import pytest
 
 from chaos.engine import catalogue
-from injectors.contract import RECORD_VERSION, Injector, InjectorError, Order, Support, Target, UndoRecord
+from injectors.contract import RECORD_VERSION, Injector, InjectorError, Order, Support, Target, TargetKey, UndoRecord
 
 INJECTORS = catalogue.injectors()
 EACH = pytest.mark.parametrize("made_by", INJECTORS.values(), ids=list(INJECTORS))
@@ -33,7 +33,7 @@ def test_it_says_what_it_is(made_by: type[Injector]) -> None:
     assert made_by.duration in ("required", "optional", "none")
     assert made_by.runs_on in ("node", "controller")
     assert made_by.targets
-    assert set(made_by.targets) <= {"node", "gpu", "rank"}
+    assert set(made_by.targets) <= set(typing.get_args(TargetKey))
 
 
 @EACH

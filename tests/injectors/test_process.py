@@ -210,8 +210,49 @@ def test_another_pid_namespace_is_refused(start: Start) -> None:
 
 
 def test_a_rank_without_a_process_is_refused() -> None:
-    with pytest.raises(InjectorError, match="no process of this rank is known yet"):
+    with pytest.raises(InjectorError, match="no process of rank 3 is known yet"):
         Signal().plan(ordered("KILL", None))
+
+
+def test_a_launcher_is_called_so_and_continued_like_any_rank(start: Start) -> None:
+    child = start(BUSY)
+    launcher = Target(role="launcher", process=process_of(child.pid))
+    injector = Signal()
+    record = injector.plan(Order("f1", SignalParams("STOP"), launcher, 60.0))
+    record.boot = kernel.boot_id()
+    injector.prepare(record)
+    injector.inject(record)
+    eventually(lambda: process._stat(child.pid)[0] == "T", "the stopped launcher")
+    assert injector.witness(record, "during", 0.1).effective is True
+    assert injector.residue(record) == [f"process {child.pid} (the launcher) is still stopped"]
+    stranger, again = Signal(), UndoRecord.from_dict(record.as_dict())
+    stranger.undo(again)
+    eventually(lambda: stranger.residue(again) == [], "the running launcher")
+    assert child.poll() is None
+
+
+def test_a_launcher_that_is_not_there_is_called_so(start: Start) -> None:
+    child = start(IDLE)
+    there = process_of(child.pid)
+    for wanted, told in (
+        (None, "no process of the launcher is known yet: it has not said that it runs"),
+        (there | {"pidns": 1}, "the process of the launcher is in PID namespace 1, this agent in"),
+        (there | {"start": 1}, f"the process {child.pid} of the launcher has gone"),
+    ):
+        with pytest.raises(InjectorError, match=told):
+            Signal().plan(Order("f1", SignalParams("KILL"), Target(role="launcher", process=wanted), None))
+    assert child.poll() is None
+
+
+def test_a_record_from_before_there_were_roles_is_undone(start: Start) -> None:
+    child = start(IDLE)
+    injector, record = prepared("STOP", child.pid, 60.0)
+    injector.inject(record)
+    eventually(lambda: process._stat(child.pid)[0] == "T", "the stopped process")
+    del record.target["role"]
+    assert injector.residue(record) == [f"process {child.pid} (rank 3) is still stopped"]
+    injector.undo(record)
+    eventually(lambda: injector.residue(record) == [], "the running process")
 
 
 def test_what_fits_to_a_signal() -> None:

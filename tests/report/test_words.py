@@ -70,6 +70,7 @@ def test_a_share_is_not_rounded_up_to_its_pass_mark():
 
 def test_targets():
     assert words.target({"node": 0, "gpu": 1, "rank": None}) == "node 0, GPU 1"
+    assert words.target({"process": "launcher"}) == "the launcher"
     assert words.target(None) == "–"
     assert words.target({}) == "–"
 

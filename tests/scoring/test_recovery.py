@@ -174,11 +174,45 @@ def test_faults_that_overlap_are_judged_as_one():
 
 
 def test_the_next_fault_ends_the_observation_of_the_one_before():
-    faults, told = two(second=EFFECT + 1500 * MS)
-    rto = scored(stalled(ends(), EFFECT, 100 * MS), faults=faults, told=told)["rto"]
+    faults, told = two(second=EFFECT + 2600 * MS)
+    rto = scored(stalled(ends(), EFFECT, 650 * MS), faults=faults, told=told)["rto"]
     assert rto["faults"][0]["verdict"] == "inconclusive"
-    assert rto["faults"][0]["observed_s"] == 1.5
+    assert rto["faults"][0]["observed_s"] == 2.6
     assert rto["faults"][1]["verdict"] == "pass"
+
+
+def test_faults_between_which_no_hold_period_has_room_are_judged_as_one():
+    """A second rank is killed while the first is being replaced: neither can be seen without the other."""
+    faults, told = two(second=EFFECT + 30 * MS, length=0)
+    told = [event for event in told if event["what"] != "ended"]
+    rto = scored(stalled(ends(), EFFECT, 100 * MS), faults=faults, told=told)["rto"]
+    assert [(each["fault"], each["verdict"]) for each in rto["faults"]] == [("first + second", "pass")]
+    assert rto["ms"] == pytest.approx(113)
+    apart = scored(faults=faults, told=two(second=EFFECT + 2501 * MS)[1])["rto"]["faults"]
+    assert [each["fault"] for each in apart] == ["first", "second"]
+
+
+def flapping(times=4, every=650 * MS, length=300 * MS):
+    """A path that goes dark several times in a row: the faults, and what their node said."""
+    faults = [planned(f"f{k}", f"dark-{k + 1}") for k in range(times)]
+    return faults, [event for k in range(times) for event in happened(f"f{k}", at=EFFECT + k * every, length=length)]
+
+
+def test_a_job_that_stays_off_a_flapping_path_recovers_once():
+    faults, told = flapping()
+    rto = scored(stalled(ends(), EFFECT, 120 * MS), faults=faults, told=told)["rto"]
+    assert rto["fault"] == "dark-1 + dark-2 + dark-3 + dark-4"
+    assert (rto["verdict"], rto["ms"]) == ("pass", pytest.approx(133))
+
+
+@pytest.mark.control
+def test_a_job_that_goes_back_to_a_flapping_path_each_time_fails():
+    faults, told = flapping()
+    at = ends()
+    for k in range(4):
+        at = stalled(at, EFFECT + k * 650 * MS, 120 * MS)
+    rto = scored(at, faults=faults, told=told)["rto"]
+    assert (rto["verdict"], rto["ms"]) == ("fail", pytest.approx(1950 + 120, abs=PACE / MS))
 
 
 def test_a_fault_without_an_end_is_over_when_it_took_effect():
