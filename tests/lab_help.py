@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from pyroute2 import IPRoute
+
 from chaos.lab import namespace
 from chaos.lab.client import LabClient
 from chaos.lab.topology import nvlink_address
+from injectors._nftables import TimedDrop
 
 T = TypeVar("T")
 PATIENCE = 30.0  # seconds; only a test that fails waits so long
@@ -49,6 +52,34 @@ def descriptors(lab: LabClient, node: int, kinds: Iterable[str]) -> dict[str, in
     for kind in fds.keys() - wanted:
         os.close(fds[kind])
     return {kind: fds[kind] for kind in wanted}
+
+
+@contextmanager
+def link_down(network: int, device: str) -> Iterator[None]:
+    """A port of a node or switch without carrier, by the namespace that it is in."""
+    with namespace.inside_network(network), IPRoute() as net:
+        [index] = net.link_lookup(ifname=device)
+        net.link("set", index=index, state="down")
+    try:
+        yield
+    finally:
+        with namespace.inside_network(network), IPRoute() as net:
+            net.link("set", index=index, state="up")
+
+
+@contextmanager
+def nvswitch_drops(switch: int, receivers: Iterable[int]) -> Iterator[None]:
+    """An NVSwitch, by its namespace, that drops what goes between GPUs 0 and 1 to these of them."""
+    with namespace.inside_network(switch):
+        drop = TimedDrop("chaos_test", ("nvl0", "nvl1"))
+    try:
+        drop.create()
+        drop.ready([f"nvl{gpu}" for gpu in receivers], 60_000)
+        drop.start()
+        yield
+    finally:
+        drop.delete()
+        drop.close()
 
 
 class Datagrams:

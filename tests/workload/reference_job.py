@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from lab_help import alive_in
+
 from chaos.lab.client import LabProcess
 from chaos.lab.cluster import Lab
 from chaos.workload.events import tail
@@ -162,12 +164,44 @@ class Job:
         finally:
             os.kill(hello["pid"], signal.SIGCONT)
 
+    def kill_launcher(self) -> Event:
+        """SIGKILL the launcher; returns what it had said of itself."""
+        launcher = max(self.all("launcher"), key=lambda event: event["t"])
+        os.kill(self.host_pid(launcher), signal.SIGKILL)
+        return launcher
+
+    def host_pid(self, process: Event) -> int:
+        """The number by which this test knows a process that has told its own."""
+        if self._lab is None:
+            return int(process["pid"])
+        for pid in alive_in(process["pidns"]):
+            numbers = Path(f"/proc/{pid}/status").read_text(encoding="ascii").partition("NSpid:")[2].splitlines()[0]
+            if int(numbers.split()[-1]) == process["pid"]:
+                return pid
+        raise AssertionError(f"no process {process['pid']} in that namespace")
+
     def hashes(self) -> dict[int, set[str]]:
         """Every digest that was seen at a step, by step."""
         seen: dict[int, set[str]] = {}
         for event in self.all("step"):
             seen.setdefault(event["step"], set()).add(event["hash"])
         return seen
+
+
+def assert_seamless(job: Job, undisturbed: Mapping[int, set[str]]) -> None:
+    """The result is the undisturbed one's, to the bit, and no process did a step twice."""
+    done: dict[str, list[int]] = {}
+    for event in job.all("step"):
+        done.setdefault(event["inc"], []).append(event["step"])
+    for steps in done.values():
+        assert steps == sorted(set(steps))
+        # Who had not the last sum when the group broke gets the state of one that had, and has skipped that step.
+        assert steps[-1] - steps[0] + 1 - len(steps) <= len({event["gen"] for event in job.all("member")})
+    hashes = job.hashes()
+    assert sorted(hashes) == list(range(1, max(hashes) + 1))
+    assert all(digests == undisturbed[step] for step, digests in hashes.items() if step in undisturbed)
+    assert all(len(digests) == 1 for digests in hashes.values())
+    assert max(hashes) >= max(undisturbed)
 
 
 def alive(hello: Event) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from pyroute2 import IPRoute
+from lab_help import link_down, nvswitch_drops
 
 from chaos.lab import namespace
 from chaos.lab.cluster import Lab
@@ -19,7 +19,6 @@ from chaos.workload.reference import beacons
 from chaos.workload.reference.beacons import BEAT_S, LATE_S, PORT, SILENT_S, UNHEARD_S, Beacons, End, Partner, Report
 from chaos.workload.reference.config import Place
 from chaos.workload.reference.paths import NVLINK, PCIE, partners
-from injectors._nftables import TimedDrop
 
 pytestmark = [
     pytest.mark.lab,
@@ -101,37 +100,16 @@ class Processes:
     @contextmanager
     def drop_nvlink(self, switch: int, pairs: set[tuple[int, int]]) -> Iterator[None]:
         """Drop on the NVSwitch between processes 1 and 2, one way or both."""
-        with namespace.inside_network(switch):
-            drop = TimedDrop("chaos_beacons", ("nvl0", "nvl1"))
-        try:
-            drop.create()
-            drop.ready([f"nvl{self.places[receiver].gpu}" for _, receiver in sorted(pairs)], 60_000)
-            drop.start()
+        with nvswitch_drops(switch, [self.places[receiver].gpu for _, receiver in sorted(pairs)]):
             self.dead = {(*pair, NVLINK) for pair in pairs}
             yield
-        finally:
-            drop.delete()
-            drop.close()
-            self.dead = set()
+        self.dead = set()
 
 
 def readable(sock: socket.socket, milliseconds: int) -> bool:
     waiter = select.poll()
     waiter.register(sock, select.POLLIN)
     return bool(waiter.poll(milliseconds))
-
-
-@contextmanager
-def link_down(network: int, device: str) -> Iterator[None]:
-    """A port of a node or switch without carrier."""
-    with namespace.inside_network(network), IPRoute() as net:
-        [index] = net.link_lookup(ifname=device)
-        net.link("set", index=index, state="down")
-    try:
-        yield
-    finally:
-        with namespace.inside_network(network), IPRoute() as net:
-            net.link("set", index=index, state="up")
 
 
 def silences(reports: list[tuple[int, Report]]) -> set[tuple[int, int, str]]:

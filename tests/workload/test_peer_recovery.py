@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from reference_job import SPARES, STEPS, Job
+from reference_job import SPARES, STEPS, Job, assert_seamless
 from torch import Tensor
 
 from chaos.workload.events import StepWriter, tail
@@ -117,18 +117,6 @@ def test_a_broken_transfer_leaves_every_replica_as_it_was(tmp_path: Path) -> Non
     before = [(replica.completed, replica.digest()) for replica in replicas]
     restore(tmp_path, replicas, broken=True)
     assert [(replica.completed, replica.digest()) for replica in replicas] == before
-
-
-def assert_seamless(job: Job, undisturbed: dict[int, set[str]]) -> None:
-    """The result is the undisturbed one's, and no process did a step twice."""
-    done: dict[str, list[int]] = {}
-    for event in job.all("step"):
-        done.setdefault(event["inc"], []).append(event["step"])
-    for steps in done.values():
-        assert steps == sorted(set(steps))
-        # Who had not the last sum when the group broke gets the state of one that had, and has skipped that step.
-        assert steps[-1] - steps[0] + 1 - len(steps) <= 1
-    assert job.hashes() == undisturbed
 
 
 @pytest.mark.train

@@ -120,12 +120,13 @@ class Control:
     def entering(self) -> None:
         """Count a collective that the main thread is about to enter."""
         with self._changed:
-            self._status = replace(self._status, entered=self._status.entered + 1)
+            self._status.entered += 1
 
     def step_completed(self, completed: int) -> None:
         """Count a step in this generation; ``completed``: steps behind the state, in all."""
         with self._changed:
-            self._status = replace(self._status, steps=self._status.steps + 1, completed=completed)
+            self._status.steps += 1
+            self._status.completed = completed
 
     def tell(self, **fields: object) -> None:
         """Change fields of this rank's ``Status``, and let the launcher know at once."""
@@ -143,9 +144,10 @@ class Control:
 
     def _watch(self) -> None:
         due = alone_since = time.monotonic()
+        poll = select.poll()
         while True:
             if self._sock is None:
-                self._meet()
+                self._meet(poll)
             wait = max(0.0, due - time.monotonic())
             if self._sock is None:
                 if time.monotonic() - alone_since > ORPHANED_S:
@@ -154,16 +156,17 @@ class Control:
                 time.sleep(wait)
             else:
                 alone_since = time.monotonic()
-                self._listen(self._sock, wait)
+                self._listen(self._sock, poll, wait)
             if time.monotonic() >= due:
                 self._silent = self._listener.silences()
                 self._beat()
                 due = time.monotonic() + BEAT_S
 
-    def _meet(self) -> None:
+    def _meet(self, poll: select.poll) -> None:
         sock = self._connect()
         if sock is None:
             return
+        poll.register(sock, select.POLLIN)
         hello: Message = {"op": "hello", "process": self._process}
         with self._changed:
             for op, generation in (("generation", self._latest), ("successor", self._successor)):
@@ -182,12 +185,11 @@ class Control:
         if sock is not None:
             messages.send(sock, message)  # what is lost with a launcher is told to the next one
 
-    def _listen(self, sock: socket.socket, wait: float) -> None:
-        poll = select.poll()
-        poll.register(sock, select.POLLIN)
+    def _listen(self, sock: socket.socket, poll: select.poll, wait: float) -> None:
         if poll.poll(wait * 1000):
             if not self._hear(sock):
                 self._sock = None
+                poll.unregister(sock)
                 sock.close()
         elif self._outdated():
             with self._changed:
