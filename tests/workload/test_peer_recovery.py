@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from reference_job import SPARES, STEPS, Job, assert_seamless
+from stopped_thread import main_thread_stopped_asleep
 from torch import Tensor
 
 from chaos.workload.events import StepWriter, tail
@@ -154,4 +155,69 @@ def test_a_stopped_rank_is_replaced_and_its_late_step_does_not_count(
             job.await_step(60, gen=2, rank=2)
         job.await_event("fenced", inc=stopped["inc"])
         assert job.await_end() == 0
+        assert_seamless(job, undisturbed)
+
+
+@pytest.mark.train
+def test_a_rank_whose_main_thread_alone_is_stuck_is_replaced(tmp_path: Path, undisturbed: dict[int, set[str]]) -> None:
+    """Its watcher beats on: only the collective that it does not enter gives it away."""
+    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+        job.await_step(30)
+        stuck = job.member(2)
+        with main_thread_stopped_asleep(stuck["pid"]):
+            job.await_step(60, gen=2, rank=2)
+        assert job.await_end() == 0
+        assert "is stuck" in job.log
+        assert job.member(2)["inc"] != stuck["inc"]
+        assert_seamless(job, undisturbed)
+
+
+@pytest.mark.train
+def test_ranks_go_on_without_a_launcher_and_the_next_one_recovers_them(
+    tmp_path: Path, undisturbed: dict[int, set[str]]
+) -> None:
+    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+        job.await_step(20)
+        first = job.kill_launcher()
+        job.await_event("launcher", lambda event: event["pid"] != first["pid"])
+        job.await_true(lambda: "took over generation 1" in job.log, "take-over")
+        assert len({event["gen"] for event in job.all("member")}) == 1, "nobody noticed"
+        job.signal(1, signal.SIGKILL)
+        job.await_step(60, gen=2)
+        assert job.await_end() == 0
+        assert_seamless(job, undisturbed)
+
+
+@pytest.mark.train
+def test_a_rank_that_dies_with_its_launcher_is_recovered_from(tmp_path: Path, undisturbed: dict[int, set[str]]) -> None:
+    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+        job.await_step(20)
+        job.signal(1, signal.SIGKILL)
+        job.kill_launcher()
+        assert job.await_end() == 0
+        assert_seamless(job, undisturbed)
+
+
+@pytest.mark.train
+def test_a_launcher_that_dies_during_a_repair_is_recovered_from(
+    tmp_path: Path, undisturbed: dict[int, set[str]]
+) -> None:
+    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+        job.await_step(20)
+        job.signal(1, signal.SIGKILL)
+        job.await_event("mark", what="aborted")
+        job.kill_launcher()
+        assert job.await_end() == 0
+        assert_seamless(job, undisturbed)
+
+
+@pytest.mark.train
+def test_without_spares_a_lost_rank_is_started_again_in_its_place(
+    tmp_path: Path, undisturbed: dict[int, set[str]]
+) -> None:
+    with Job(tmp_path, max_steps=STEPS, step_s=0.02, recovery="peer") as job:
+        job.await_step(30)
+        job.signal(3, signal.SIGKILL)
+        assert job.await_end() == 0
+        assert {event["world"] for event in job.all("member")} == {4}, "it was not worth going on with fewer"
         assert_seamless(job, undisturbed)
