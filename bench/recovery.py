@@ -1,16 +1,17 @@
 """How fast does a job come back, with the right numbers, at what price, and without crying wolf?
 
-Four parts, each callable alone; without arguments all but the third:
+Five parts, each callable alone; without arguments all but the third:
 
 1. The shipped experiments, many times and in turn: the RTO with its stages, against the marks.
 2. The same runs again: every content hash of every rank and step against those of a job that nothing happened to.
 3. False alarms (`--busy-minutes 60`): an undisturbed job in a lab, with every core kept busy by something else.
 4. What the watcher costs an undisturbed step, in CPU time that the kernel counts for its thread. Comparing the lengths
    of steps with and without it would not do: runs differ by more than it costs.
+5. Hundreds of generations in one job: memory, descriptors and threads of a survivor and of the launcher.
 
     python -m bench.recovery --runs 25 --keep runs/bench --json recovery.json
-    python -m bench.recovery --only rank-kill nvswitch --runs 5 --cost-seconds 0
-    python -m bench.recovery --no-runs --cost-seconds 0 --busy-minutes 60
+    python -m bench.recovery --only rank-kill nvswitch --runs 5 --cost-seconds 0 --kills 0
+    python -m bench.recovery --no-runs --cost-seconds 0 --kills 0 --busy-minutes 60
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -428,7 +430,7 @@ def _pid_here(hello: Event) -> int:
                 return int(process.name)
         except OSError:  # it has just ended
             continue
-    raise SystemExit(f"process {hello['pid']} of node {hello['node']} is not in /proc")
+    raise SystemExit(f"process {hello['pid']} of PID namespace {hello['pidns']} is not in /proc")
 
 
 def _inner(process: Path) -> int:
@@ -498,6 +500,96 @@ def watcher_cost(seconds: float, recovery: str, seed: int) -> Event:
     return {"rounds": [asdict(cost) for cost in costs], "good": good}
 
 
+# -- 5: hundreds of generations ---------------------------------------------------------------------------------------
+
+VICTIM, SURVIVOR = 1, 0  # ranks
+LOOKS = 5  # so often the processes are looked at
+GROWTH = 0.05  # of memory, from the second look to the last
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a process: resident memory (MiB), descriptors, threads."""
+
+    memory: float
+    descriptors: int
+    threads: int
+
+    @classmethod
+    def of(cls, pid: int) -> Size:
+        """Of a process of this host."""
+        process = Path("/proc") / str(pid)
+        status = (process / "status").read_text(encoding="ascii", errors="replace")
+        resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
+        return cls(resident / 1024, len(list((process / "fd").iterdir())), len(list((process / "task").iterdir())))
+
+
+class Members:
+    """Who is which rank, and who the launcher is, as the job tells."""
+
+    def __init__(self, job: Training) -> None:
+        self._job = job
+        self._hellos: dict[str, Event] = {}
+        self._ranks: dict[int, tuple[int, str]] = {}
+        self.launcher: Event | None = None
+        self.stepping = 0  # the newest generation that has completed a step
+
+    def look(self) -> None:
+        """Read what is new."""
+        for event in self._job.poll():
+            match event["e"]:
+                case "hello":
+                    self._hellos[event["inc"]] = event
+                case "launcher":
+                    self.launcher = event
+                case "member":
+                    self._ranks[event["rank"]] = max(
+                        self._ranks.get(event["rank"], (0, "")), (event["gen"], event["inc"])
+                    )
+                case "step":
+                    self.stepping = max(self.stepping, event["gen"])
+
+    def pid(self, rank: int) -> int:
+        """This host's id of the process that is a rank now."""
+        return _pid_here(self._hellos[self._ranks[rank][1]])
+
+    def until_stepping(self, generation: int) -> None:
+        """Wait for a step of that generation or a newer one. Raises SystemExit if none comes."""
+        end = time.monotonic() + START_S
+        while self.stepping < generation:
+            if time.monotonic() > end:
+                raise SystemExit(f"generation {generation} completes no step")
+            time.sleep(0.01)
+            self.look()
+
+
+def many_generations(count: int, recovery: str, seed: int) -> Event:
+    """Kill one rank of a job so often, each time as soon as the job steps again."""
+    sizes: list[tuple[Size, Size]] = []
+    with training(recovery, seed) as job:
+        members = Members(job)
+        members.until_stepping(1)
+        began = time.monotonic()
+        for number in range(count):
+            if number % max(1, count // LOOKS) == 0:
+                assert members.launcher is not None
+                sizes.append((Size.of(members.pid(SURVIVOR)), Size.of(_pid_here(members.launcher))))
+                print(f"  after {number} kills: survivor {sizes[-1][0]}, launcher {sizes[-1][1]}", flush=True)
+            former = members.stepping
+            os.kill(members.pid(VICTIM), signal.SIGKILL)
+            members.until_stepping(former + 1)
+        took = time.monotonic() - began
+    grown = [last.memory / second.memory - 1 for second, last in zip(sizes[1], sizes[-1], strict=True)]
+    good = max(grown) < GROWTH
+    print(
+        f"{count} ranks killed in one job in {took:.0f} s, {members.stepping} generations: from the second look to the "
+        f"last the survivor's memory grew by {grown[0]:.1%}, the launcher's by {grown[1]:.1%} "
+        f"(must be < {GROWTH:.0%}: {met(good)})"
+    )
+    told = [{"survivor": asdict(survivor), "launcher": asdict(launcher)} for survivor, launcher in sizes]
+    return {"kills": count, "generations": members.stepping, "sizes": told, "good": good}
+
+
 # -- all of it --------------------------------------------------------------------------------------------------------
 
 
@@ -512,6 +604,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, help="folder where the runs stay (default: they are removed)")
     parser.add_argument("--busy-minutes", type=float, default=0, help="how long to wait for false alarms (default: 0)")
     parser.add_argument("--cost-seconds", type=float, default=120, help="with and without recovery each (default: 120)")
+    parser.add_argument("--kills", type=int, default=300, help="of a rank, in one job (default: 300; 0: skip)")
     parser.add_argument("--json", type=Path, help="file for the results")
     return parser.parse_args(arguments)
 
@@ -531,6 +624,9 @@ def main(arguments: Sequence[str] = ()) -> int:
     if options.busy_minutes:
         results["busy"] = false_alarms(options.busy_minutes, options.recovery, options.seed)
         good.append(results["busy"]["good"])
+    if options.kills:
+        results["generations"] = many_generations(options.kills, options.recovery, options.seed)
+        good.append(results["generations"]["good"])
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 0 if all(good) else 1

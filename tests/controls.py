@@ -50,6 +50,11 @@ def into_the_state_itself(_recovery: Any, replica: Any, group: Any, source: int,
     group.broadcast(replica.arena.state, root=source)
 
 
+def stands_by_with_what_it_holds(rank: Any, _generation: Any) -> None:
+    """A rank that was replaced, and is ready for a seat without having been fenced."""
+    rank._control.tell(standing_by=True)
+
+
 _RTO = "tests/scoring/test_rto.py::"
 _BASELINE = "tests/scoring/test_baseline.py::"
 _MEMBERSHIP = "tests/scoring/test_membership.py::"
@@ -62,6 +67,10 @@ _FABRIC = "tests/injectors/test_fabric.py::"
 _PROCESS = "tests/injectors/test_process.py::"
 _POWER = "tests/injectors/test_power.py::"
 _PEER = "tests/workload/test_peer_recovery.py::"
+_RANK = "tests/workload/test_rank.py::"
+_SUPERVISOR = "tests/workload/test_supervisor.py::"
+_PATHS = "tests/workload/test_paths.py::"
+_ADOPTION = "tests/workload/test_adoption.py::"
 
 CONTROLS = [
     # Recovery: back at the mark, and staying there.
@@ -296,6 +305,42 @@ CONTROLS = [
         "chaos.workload.reference.recovery.peer:FromPeer._send",
         into_the_state_itself,
         _PEER + "test_a_broken_transfer_leaves_every_replica_as_it_was",
+    ),
+    Control(
+        "peer: what a replaced rank holds is void",
+        "chaos.workload.reference.rank:Rank._stand_by",
+        stands_by_with_what_it_holds,
+        _RANK + "test_a_rank_that_was_replaced_is_fenced_and_what_it_holds_is_void",
+    ),
+    Control(
+        "peer: a generation's members meet nobody else",
+        "chaos.workload.reference.store:_prefix",
+        always("generation/"),
+        _RANK + "test_a_generation_has_keys_of_its_own",
+    ),
+    Control(
+        "peer: a job without any replica left does not begin anew",
+        "chaos.workload.reference.supervisor:Supervisor._replica_left",
+        always(True),
+        _SUPERVISOR + "test_a_job_that_has_lost_every_replica_does_not_begin_anew",
+    ),
+    Control(
+        "launcher: a main thread that keeps the others waiting is noticed",
+        "chaos.workload.reference.progress:Progress.stuck",
+        always([]),
+        _SUPERVISOR + "test_a_main_thread_that_keeps_the_others_waiting_is_killed_and_replaced",
+    ),
+    Control(
+        "launcher: a former one's generation is taken over as it is",
+        "chaos.workload.reference.adoption:Adoption._number",
+        always(0),
+        _ADOPTION + "test_the_newest_generation_counts_and_whoever_has_not_heard_of_it_is_behind",
+    ),
+    Control(
+        "paths: a stopped process is no path's fault",
+        "chaos.workload.reference.paths:Paths._lived",
+        always(True),
+        _PATHS + "test_a_stopped_process_is_no_paths_fault_not_even_when_it_wakes",
     ),
 ]
 

@@ -108,7 +108,7 @@ def test_the_watcher_beats_and_tells_what_the_main_thread_follows(launcher: Laun
     assert launcher.await_beat().followed == 0
     launcher.publish(generation(3, 1))
     assert launcher.control.next_generation() == generation(3, 1)
-    launcher.control.entering()
+    assert launcher.control.enter()
     launcher.control.step_completed(41)
     beat = launcher.await_beat(lambda b: b.followed == 3 and b.steps)
     assert (beat.entered, beat.steps, beat.completed) == (1, 1, 41)
@@ -126,6 +126,8 @@ def test_what_is_told_is_told_at_once_and_holds_for_the_generation(launcher: Lau
     beat = launcher.await_beat(lambda b: b.broken)
     assert (beat.broken, beat.standing_by, beat.followed) == ("planted", False, 1)
     launcher.publish(generation(2, 1))
+    assert launcher.control.wait_for(lambda: False) is False
+    assert not launcher.control.enter(), "its group is over"
     launcher.control.next_generation()
     assert launcher.await_beat(lambda b: b.followed == 2).broken == ""
 

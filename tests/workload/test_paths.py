@@ -196,6 +196,7 @@ def test_a_sick_link_does_not_get_well_because_its_sender_is_stopped(cluster: Cl
     assert set(cluster.paths.sick) == {link(1, 2, NVLINK)}, "2 has not heard it again"
 
 
+@pytest.mark.control
 def test_a_stopped_process_is_no_paths_fault_not_even_when_it_wakes(with_spares: Cluster) -> None:
     with_spares.stopped = {1}
     for _ in range(100):

@@ -221,3 +221,20 @@ def test_without_spares_a_lost_rank_is_started_again_in_its_place(
         assert job.await_end() == 0
         assert {event["world"] for event in job.all("member")} == {4}, "it was not worth going on with fewer"
         assert_seamless(job, undisturbed)
+
+
+@pytest.mark.train
+def test_many_generations_leave_no_descriptor_and_no_thread(tmp_path: Path) -> None:
+    with Job(tmp_path, spares=SPARES, step_s=0.02, recovery="peer", collective_timeout_s=0.5) as job:
+        survivor = Path("/proc") / str(job.await_step(10, rank=0) and job.member(0)["pid"])
+
+        def held() -> tuple[int, int]:
+            return len(list((survivor / "fd").iterdir())), len(list((survivor / "task").iterdir()))
+
+        before = held()
+        for generation in range(2, 14):
+            job.signal(1, signal.SIGKILL)
+            job.await_event("step", lambda step, newest=generation: step["gen"] >= newest, rank=0)  # type: ignore[misc]
+        # A group is taken apart when no collective can hang in it any more.
+        janitor = 1
+        job.await_true(lambda: held() <= (before[0], before[1] + janitor), "end of what old groups held")

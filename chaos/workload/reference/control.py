@@ -117,10 +117,13 @@ class Control:
         with self._changed:
             return self._given_up()
 
-    def entering(self) -> None:
-        """Count a collective that the main thread is about to enter."""
+    def enter(self) -> bool:
+        """Count a collective that the main thread is about to enter; ``False``: it must not, the group is over."""
         with self._changed:
+            if self._given_up():
+                return False
             self._status.entered += 1
+            return True
 
     def step_completed(self, completed: int) -> None:
         """Count a step in this generation; ``completed``: steps behind the state, in all."""
@@ -147,6 +150,8 @@ class Control:
         poll = select.poll()
         while True:
             if self._sock is None:
+                if self.stopping:
+                    return
                 self._meet(poll)
             wait = max(0.0, due - time.monotonic())
             if self._sock is None:

@@ -51,16 +51,17 @@ class GlooGroup:
         self._sum = dist.AllreduceOptions()
 
     def all_reduce(self, tensor: Tensor) -> None:
-        self._control.entering()
-        self._finish(self.backend.allreduce([tensor], self._sum))
+        self._finish(lambda: self.backend.allreduce([tensor], self._sum))
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
-        self._control.entering()
-        self._finish(self.backend.broadcast([tensor], options))
+        self._finish(lambda: self.backend.broadcast([tensor], options))
 
-    def _finish(self, work: dist.Work) -> None:
+    def _finish(self, begin: Callable[[], dist.Work]) -> None:
+        if not self._control.enter():
+            raise GroupBroken("superseded before a collective")
+        work = begin()
         # In slices: on a connection that was closed before the call, work sits until the collective's time-out. A
         # callback of the work's future could end the wait as well, at the price of 0.5 ms a step.
         while not self._completed_within(work, _SLICE):

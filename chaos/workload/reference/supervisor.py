@@ -408,10 +408,15 @@ class Supervisor:
         elif self._recovery.from_peers:
             self._fill_places()
             replacement = self._membership.starting and self._clock() < cause.due + REPLACE_S
-            if not self._membership.members:
+            if not self._replica_left():
                 self.end(1, f"no replica of the state is left: {cause}")
             elif not replacement and self._membership.fill(cut_off, partly=True):
                 self._publish(cause)
+
+    def _replica_left(self) -> bool:
+        """Whether a member holds the state that the job has come to, or the job does not need one that does."""
+        held = [self._workers.alive[number].status.completed for number in self._membership.members]
+        return not self._recovery.from_peers or not self._furthest or any(held)
 
     def _end_with_survivors(self, why: str) -> None:
         """Without recovery the job ends as it would by itself: survivors fail at once, or by their time-out."""
@@ -468,8 +473,7 @@ class Supervisor:
             if self._fruitless > FRUITLESS:
                 self.end(1, f"{FRUITLESS} generations in a row completed no step; the last one: {cause}")
                 return
-            held = [self._workers.alive[number].status.completed for number in self._membership.members]
-            if self._recovery.from_peers and self._furthest and not any(held):
+            if not self._replica_left():
                 self.end(1, f"no replica of the state is left: {cause}")
                 return
         former, self._current = self._current, self._form(cause)
