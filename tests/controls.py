@@ -70,6 +70,7 @@ _PEER = "tests/workload/test_peer_recovery.py::"
 _RANK = "tests/workload/test_rank.py::"
 _SUPERVISOR = "tests/workload/test_supervisor.py::"
 _PATHS = "tests/workload/test_paths.py::"
+_PROGRESS = "tests/workload/test_progress.py::"
 _ADOPTION = "tests/workload/test_adoption.py::"
 
 CONTROLS = [
@@ -331,8 +332,14 @@ CONTROLS = [
         _SUPERVISOR + "test_a_main_thread_that_keeps_the_others_waiting_is_killed_and_replaced",
     ),
     Control(
+        "launcher: a main thread that follows no generation is noticed",
+        "chaos.workload.reference.progress:Progress.stuck",
+        always([]),
+        _PROGRESS + "test_whoever_follows_none_of_several_generations_is_stuck_though_each_is_young",
+    ),
+    Control(
         "launcher: a former one's generation is taken over as it is",
-        "chaos.workload.reference.adoption:Adoption._number",
+        "chaos.workload.reference.adoption:_number",
         always(0),
         _ADOPTION + "test_the_newest_generation_counts_and_whoever_has_not_heard_of_it_is_behind",
     ),

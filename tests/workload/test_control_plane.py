@@ -57,6 +57,9 @@ class Launcher:
     def offered(self, generation: Generation) -> None:
         self.offers.append(generation.number)
 
+    def withdrawn(self) -> None:
+        self.offers.clear()
+
     def peers(self, places: dict[int, Place]) -> None:
         self.known = places
 
@@ -168,6 +171,35 @@ def test_a_successor_breaks_nothing_and_is_followed_when_all_move_over(launcher:
     launcher.control.move_over(generation(2, 7))
     assert launcher.await_beat(lambda b: b.followed == 2)
     assert not launcher.control.given_up
+
+
+def test_a_process_without_a_group_follows_what_is_formed_beside_others(launcher: Launcher) -> None:
+    launcher.control.tell(standing_by=True)
+    launcher.publish(generation(2, 7), "successor")
+    assert launcher.control.next_generation() == generation(2, 7)
+    assert launcher.offers == []
+
+
+def test_an_older_generation_than_the_newest_is_nothing(launcher: Launcher) -> None:
+    launcher.publish(generation(3, 7))
+    launcher.control.next_generation()
+    launcher.publish(generation(2, 7))
+    launcher.publish(generation(4, 7), "successor")
+    while not launcher.offers:
+        time.sleep(0.001)
+    assert not launcher.control.given_up
+    assert launcher.aborts == [(3, 0)]
+
+
+def test_a_sleep_ends_with_the_generation(launcher: Launcher) -> None:
+    launcher.publish(generation(1, 7))
+    launcher.control.next_generation()
+    threading.Timer(0.02, lambda: launcher.publish(generation(2, 7))).start()
+    began = time.monotonic()
+    launcher.control.sleep(PATIENCE)
+    assert time.monotonic() - began < PATIENCE / 2
+    launcher.control.next_generation()
+    launcher.control.sleep(0.001)
 
 
 def test_peers_are_told(launcher: Launcher) -> None:

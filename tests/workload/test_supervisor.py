@@ -181,9 +181,9 @@ def test_a_main_thread_that_keeps_the_others_waiting_is_killed_and_replaced(tmp_
         if message.get("number") == 1:
             for step in range(1, 4):
                 time.sleep(0.02)
-                rank.say(entered=step, steps=step - 1)
+                rank.say(entered=step, steps=step)
             if rank.number != 2:
-                rank.say(entered=4, steps=3)
+                rank.say(entered=4, inside=True)
         elif message.get("number") == 2:
             rank.say(done=True)
 
@@ -343,7 +343,8 @@ def test_a_process_that_is_reaped_already_can_still_be_killed(tmp_path: Path) ->
         workers.kill(worker, "a test wants it")
         while not died:
             poller.wait(1.0)
-        return 42
+        zygote.outcome(42)
+        return 0
 
     pid = os.fork()
     if pid == 0:

@@ -1,79 +1,97 @@
-"""What a new launcher learns from the ranks of a former one. Pure."""
+"""What a new launcher learns from the ranks of a former one. Pure: instants are passed in, in seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaos.workload.reference.messages import Generation
+from chaos.workload.reference.messages import Generation, Status
+
+#: Ranks look for a launcher at each beat: those that were in the job have found this one within so many seconds, also
+#: on a busy machine. Whoever comes later was not in it yet, or hangs.
+PATIENCE_S = 1.0
+#: When all members have told, so many seconds are left to the others.
+OTHERS_S = 0.1
 
 
 class Adoption:
-    """The ranks that lived when a launcher started, until all have said how things stand.
+    """The ranks that lived when a launcher started, until those that matter have said how things stand.
 
     A former launcher may have died in the middle of telling: what counts is the newest generation that anybody has
-    heard of.
+    heard of who holds the job's state. One that only others have heard of was being formed beside it.
 
     Args:
         living: processes.
-        due: when those that were not heard by then are given up; of the caller's clock.
+        now: when the launcher started.
     """
 
-    def __init__(self, living: Iterable[int], due: float) -> None:
-        self.due = due
+    def __init__(self, living: Iterable[int], now: float) -> None:
+        self._due = now + PATIENCE_S
         self._silent = set(living)
-        self._generations: dict[int, Generation | None] = {}
+        self._told_all: float | None = None
+        self._generations: dict[int, Generation] = {}
         self._successors: list[Generation] = []
+        self._statuses: dict[int, Status] = {}
 
     def met(self, process: int, generation: Generation | None, successor: Generation | None) -> None:
         """A process has introduced itself with what it has heard of last."""
-        self._generations[process] = generation
+        if generation is not None:
+            self._generations[process] = generation
         if successor is not None:
             self._successors.append(successor)
 
-    def told(self, process: int) -> None:
+    def told(self, process: int, status: Status) -> None:
         """A process has told its status."""
         self._silent.discard(process)
+        self._statuses[process] = status
 
     def died(self, process: int) -> None:
         """A process has died meanwhile."""
         self._silent.discard(process)
         self._generations.pop(process, None)
+        self._statuses.pop(process, None)
 
-    @property
-    def complete(self) -> bool:
-        """Whether all are known."""
-        return not self._silent
-
-    @property
-    def missing(self) -> list[int]:
-        """Those that were not heard."""
-        return sorted(self._silent)
+    def complete(self, now: float) -> bool:
+        """Whether all are known that can be waited for."""
+        if not self._silent or now >= self._due:
+            return True
+        members = set() if self.current is None else set(self.current.members)
+        if not members or members & self._silent:
+            self._told_all = None
+            return False
+        self._told_all = now if self._told_all is None else self._told_all
+        return now - self._told_all >= OTHERS_S
 
     @property
     def current(self) -> Generation | None:
         """The newest generation; ``None``: there was none yet."""
-        known = [each for each in self._generations.values() if each is not None]
-        return max(known, key=lambda each: each.number, default=None)
+        holders = [p for p, status in self._statuses.items() if status.completed]
+        told = [self._generations[p] for p in holders if p in self._generations] or self._generations.values()
+        return max(told, key=lambda each: each.number, default=None)
 
     @property
     def successor(self) -> Generation | None:
         """What is being formed beside it."""
-        newest = max(self._successors, key=lambda each: each.number, default=None)
-        return newest if newest is not None and newest.number > self._number(self.current) else None
+        known = [*self._successors, *self._generations.values()]
+        newer = [each for each in known if each.number > _number(self.current)]
+        return max(newer, key=lambda each: each.number, default=None)
 
     @property
     def number(self) -> int:
         """Of the newest generation that was thought of."""
-        return max(self._number(self.current), self._number(self.successor))
+        return max(_number(self.current), _number(self.successor))
 
     @property
     def behind(self) -> list[int]:
-        """Members of the newest generation that have not heard of it."""
+        """Living members of the newest generation that have not heard of it."""
         current = self.current
-        members = [] if current is None else current.members
-        heard = {process: self._number(each) for process, each in self._generations.items()}
-        return [process for process in members if process in heard and heard[process] < self._number(current)]
+        members = [] if current is None else [p for p in current.members if p in self._statuses]
+        return [p for p in members if self.heard(p) < _number(current)]
 
-    @staticmethod
-    def _number(generation: Generation | None) -> int:
-        return 0 if generation is None else generation.number
+    def heard(self, process: int) -> int:
+        """The number of the newest generation that a process has heard of."""
+        followed = self._statuses[process].followed if process in self._statuses else 0
+        return max(followed, _number(self._generations.get(process)))
+
+
+def _number(generation: Generation | None) -> int:
+    return 0 if generation is None else generation.number

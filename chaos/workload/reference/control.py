@@ -1,8 +1,9 @@
 """A rank's side of the control plane: a watcher thread that hears the launcher whatever the main thread waits for.
 
 The watcher beats every 20 ms, exchanges path beacons at that pace, aborts the old generation's connections as soon as a
-newer one is announced (and again until the main thread has left it: a connection may open after the first look), and
-looks for the next launcher when one has gone. Training needs none; the process ends when none comes.
+newer one is announced (and again, while there is a launcher, until the main thread has left it: a connection may open
+after the first look), and looks for the next launcher when one has gone. Training needs none; the process ends when
+none comes.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ class Listener(Protocol):
 
     def offered(self, generation: Generation) -> None:
         """A generation is to be formed beside the present one."""
+
+    def withdrawn(self) -> None:
+        """What was formed beside the present generation will not be used."""
 
     def peers(self, places: dict[int, Place]) -> None:
         """These processes are warm, and where."""
@@ -92,6 +96,7 @@ class Control:
         with self._changed:
             if self._latest is None or self._latest.number < generation.number:
                 self._latest = generation
+            self._successor = None
             self._follow(generation)
 
     def _follow(self, generation: Generation) -> None:
@@ -123,7 +128,18 @@ class Control:
             if self._given_up():
                 return False
             self._status.entered += 1
+            self._status.inside = True
             return True
+
+    def left(self) -> None:
+        """The main thread has left the collective that it had entered."""
+        with self._changed:
+            self._status.inside = False
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, unless and until this generation is over."""
+        with self._changed:
+            self._changed.wait_for(self._given_up, seconds)
 
     def step_completed(self, completed: int) -> None:
         """Count a step in this generation; ``completed``: steps behind the state, in all."""
@@ -135,7 +151,7 @@ class Control:
         """Change fields of this rank's ``Status``, and let the launcher know at once."""
         with self._changed:
             self._status = replace(self._status, **fields)  # type: ignore[arg-type]
-        self._beat()
+            self._beat()
 
     def _outdated(self) -> bool:
         return self._latest is not None and self._latest.number > self._status.followed
@@ -176,26 +192,23 @@ class Control:
         with self._changed:
             for op, generation in (("generation", self._latest), ("successor", self._successor)):
                 hello[op] = None if generation is None else generation.as_message()
+            messages.send(sock, hello)
             self._sock = sock
-        self._send(hello)
-        self._beat()
+            self._beat()
 
     def _beat(self) -> None:
+        # Under the lock, so that an older status never overtakes a newer one.
         with self._changed:
-            message = messages.beat_message(self._status, self._silent, time.monotonic())
-        self._send(message)
-
-    def _send(self, message: Message) -> None:
-        sock = self._sock
-        if sock is not None:
-            messages.send(sock, message)  # what is lost with a launcher is told to the next one
+            if self._sock is not None:  # what is lost with a launcher is told to the next one
+                messages.send(self._sock, messages.beat_message(self._status, self._silent, time.monotonic()))
 
     def _listen(self, sock: socket.socket, poll: select.poll, wait: float) -> None:
         if poll.poll(wait * 1000):
             if not self._hear(sock):
-                self._sock = None
                 poll.unregister(sock)
-                sock.close()
+                with self._changed:
+                    self._sock = None
+                    sock.close()
         elif self._outdated():
             with self._changed:
                 if self._outdated():
@@ -214,18 +227,28 @@ class Control:
             case "generation":
                 self._hear_generation(Generation.from_message(message))
             case "successor":
-                generation = Generation.from_message(message)
-                with self._changed:
-                    self._successor = generation
-                self._listener.offered(generation)
+                self._hear_successor(Generation.from_message(message))
             case "peers":
                 self._listener.peers(messages.peers_from(message))
         return True
 
     def _hear_generation(self, generation: Generation) -> None:
         with self._changed:
+            if self._latest is not None and self._latest.number >= generation.number:
+                return
             broken = self._listener.abort()
+            self._listener.withdrawn()
             self._latest, self._successor = generation, None
             self._changed.notify_all()
         self._listener.aborted(generation, broken)
         self._beat()
+
+    def _hear_successor(self, generation: Generation) -> None:
+        with self._changed:
+            in_group = not self._status.standing_by
+            if in_group:
+                self._successor = generation
+        if in_group:
+            self._listener.offered(generation)
+        else:  # there is no group to form it beside
+            self._hear_generation(generation)

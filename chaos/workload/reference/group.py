@@ -15,6 +15,7 @@ from torch import Tensor
 
 from chaos.workload.reference.control import Control
 from chaos.workload.reference.messages import Generation
+from chaos.workload.reference.pace import compute_in_batches
 from chaos.workload.reference.store import Store
 
 BUILD_TIMEOUT_S = 1.0
@@ -61,7 +62,12 @@ class GlooGroup:
     def _finish(self, begin: Callable[[], dist.Work]) -> None:
         if not self._control.enter():
             raise GroupBroken("superseded before a collective")
-        work = begin()
+        try:
+            self._await(begin())
+        finally:
+            self._control.left()
+
+    def _await(self, work: dist.Work) -> None:
         # In slices: on a connection that was closed before the call, work sits until the collective's time-out. A
         # callback of the work's future could end the wait as well, at the price of 0.5 ms a step.
         while not self._completed_within(work, _SLICE):
@@ -83,7 +89,7 @@ class GlooGroup:
         return True
 
 
-def _brief(error: RuntimeError) -> str:
+def _brief(error: Exception) -> str:
     """gloo's message without its source file and its advice."""
     return re.sub(r"^\[\S+\] ", "", str(error).partition(" This is typically")[0]).strip()
 
@@ -114,12 +120,17 @@ class GroupBuilder:
         """
         made: list[GlooGroup | GroupBroken] = []
 
+        left = threading.Event()
+
         def take(result: GlooGroup | GroupBroken) -> None:
             made.append(result)
             self._control.notify()
+            if left.is_set() and isinstance(result, GlooGroup):
+                self.discard(result)
 
         self.begin(generation, slot, take)
         if not self._control.wait_for(lambda: bool(made)):
+            left.set()
             raise GroupBroken("superseded while the group was formed")
         if isinstance(made[0], GroupBroken):
             raise made[0]
@@ -129,9 +140,10 @@ class GroupBuilder:
         """Form the group in the background; ``take`` is called in another thread with the result."""
 
         def construct() -> None:
+            compute_in_batches()  # for gloo's own threads, which this one starts
             try:
                 take(GlooGroup(self._construct(generation, slot), self._control, generation, slot))
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:
                 take(GroupBroken(f"the group was not formed: {_brief(error)}"))
 
         threading.Thread(target=construct, name=f"group {generation.number}", daemon=True).start()
@@ -166,16 +178,17 @@ class Successor:
     it could move. The sum is the same everywhere, so all see in the same step that everybody can.
     """
 
-    def __init__(self, builder: GroupBuilder, on_result: Callable[[int, GroupBroken | None], None]) -> None:
-        """``on_result`` is told, in another thread, that a generation's group stands or why it does not."""
+    def __init__(self, builder: GroupBuilder, on_broken: Callable[[int, GroupBroken], None]) -> None:
+        """``on_broken`` is told, in another thread, why a generation's group could not be formed."""
         self._builder = builder
-        self._on_result = on_result
+        self._on_broken = on_broken
         self._lock = threading.Lock()
         self._wanted: Generation | None = None
         self._group: GlooGroup | None = None
 
     def offer(self, generation: Generation, slot: int) -> None:
         """Form this one; from any thread."""
+        self.drop()
         with self._lock:
             self._wanted = generation
         self._builder.begin(generation, slot, lambda result: self._take(generation, result))
@@ -188,8 +201,8 @@ class Successor:
         if not wanted:
             if isinstance(result, GlooGroup):
                 self._builder.discard(result)
-        else:
-            self._on_result(generation.number, result if isinstance(result, GroupBroken) else None)
+        elif isinstance(result, GroupBroken):
+            self._on_broken(generation.number, result)
 
     def stands(self) -> bool:
         """Whether this rank could move over now: its vote."""

@@ -38,18 +38,20 @@ def train(
     events: StepWriter,
     *,
     checkpoints: CheckpointWriter,
+    sleep: Callable[[float], None] = time.sleep,
     vote: Callable[[], bool],
     on_step: Callable[[StepFigures], bool],
 ) -> None:
     """Train with one process group until the job is done or ``on_step``, called after each step, says False.
 
     Args:
+        sleep: what is done until the next step is due, for so many seconds at most.
         vote: asked before each step; how many ranks said yes is told to ``on_step`` of all of them.
 
     Raises:
         GroupBroken: the group cannot go on; ``replica`` is as after its last completed step.
     """
-    pace = Pace(schedule.step_s)
+    pace = Pace(schedule.step_s, sleep=sleep)
     while replica.completed != schedule.max_steps:
         pace.wait()
         began = time.monotonic_ns()

@@ -91,22 +91,22 @@ class Status:
         followed: the generation that its main thread follows; the former one until it has left that group.
         standing_by: its main thread waits for a seat, and the process holds nothing that anybody needs.
         entered: how many collectives of that generation its main thread has entered.
+        inside: it is still in the last one of them.
         steps: steps that it has completed in that generation.
         completed: optimizer steps behind the state that it holds.
         broken: why the generation failed here; empty while it has not.
         done: it has done the job's last step in that generation.
-        successor: the generation that it could move over to now; 0: none.
         no_successor: the generation that could not be formed beside the present one; 0: none.
     """
 
     followed: int = 0
     standing_by: bool = False
     entered: int = 0
+    inside: bool = False
     steps: int = 0
     completed: int = 0
     broken: str = ""
     done: bool = False
-    successor: int = 0
     no_successor: int = 0
 
 

@@ -227,19 +227,16 @@ class Paths:
     def cut_off(self, members: Sequence[int]) -> dict[int, float]:
         """Processes that the members cannot reach over PCIe and the rail, with the instant of the first missed beacon.
 
-        They may be members themselves, or spares that must not take a seat.
-
-        Only a job on several nodes needs that path. Processes are connected where any chain of links between them is
-        not sick. The side with the most members, then with the most processes, is the one to stay with; none is cut
-        off where that leaves a tie.
+        They may be members themselves, or spares that must not take a seat. Processes are connected where any chain of
+        links between them is not sick; members on one node alone do not need that path among themselves. The side with
+        the most members, then with the most processes, is the one to stay with; none is cut off where that leaves a
+        tie.
         """
-        seated = self._places.keys() & set(members)
-        if len({self._places[member].node for member in seated}) < 2:
-            return {}
         sick = {link: since for link, since in self.sick.items() if link.path == PCIE}
-        sides = _components(self._places, [link for link in self._links if link.path == PCIE and link not in sick])
+        sides = self._sides(members, (link for link in self._links if link.path == PCIE and link not in sick))
+        seated = set(members)
         sizes = [(len(side & seated), len(side)) for side in sides]
-        if sizes.count(max(sizes)) > 1:
+        if sizes.count(max(sizes, default=(0, 0))) != 1:
             return {}
         main = sides[sizes.index(max(sizes))]
         lost: dict[int, float] = {}
@@ -248,6 +245,29 @@ class Paths:
             since = min(missed for link, missed in sick.items() if link.pair & side and link.pair - side)
             lost |= dict.fromkeys(side, since)
         return lost
+
+    def proven(self, members: Sequence[int], now: float) -> set[int]:
+        """Processes that the members are known to reach: over links that have been heard, and heard of since."""
+        clean = (link for link in self._links if link.path == PCIE and self._clean_since(link) <= now)
+        together = [_link(one, other, PCIE) for one, other in combinations(members, 2)]
+        sides = self._sides(members, [*clean, *together])
+        return set().union(*(side for side in sides if side & set(members)))
+
+    def apart(self, members: Sequence[int]) -> bool:
+        """Whether two members on different nodes cannot hear each other: nothing but waiting or a spare helps."""
+        return any(link.path == PCIE and link.pair <= set(members) and self._places_of(link) > 1 for link in self.sick)
+
+    def _places_of(self, link: Link) -> int:
+        """On how many nodes a link's ends are."""
+        return len({self._places[process].node for process in link.pair})
+
+    def _sides(self, members: Sequence[int], links: Iterable[Link]) -> list[set[int]]:
+        """The connected components of all processes."""
+        edges = list(links)
+        seated = self._places.keys() & set(members)
+        if len({self._places[member].node for member in seated}) == 1:
+            edges += [_link(one, other, PCIE) for one, other in combinations(seated, 2)]
+        return _components(self._places, [edge for edge in edges if edge.pair <= self._places.keys()])
 
 
 def _link(one: int, other: int, path: str) -> Link:

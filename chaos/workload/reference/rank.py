@@ -124,7 +124,7 @@ class Rank:
         self._schedule = Schedule.of(config, checkpoints=self._recovery.writes_checkpoints)
         self._control = Control(order.process, meeting.connect, self)
         self._groups = GroupBuilder(self._control, connect, config.collective_timeout_s)
-        self._successor = Successor(self._groups, self._tell_successor)
+        self._successor = Successor(self._groups, self._tell_no_successor)
         self._folder = CheckpointFolder(config.checkpoint_dir, replica.identity, config.keep_checkpoints)
         self._checkpoints = checkpoint_writer(self._folder, events, lambda: self._generation)
         self._generation = 0
@@ -181,6 +181,7 @@ class Rank:
             self._schedule,
             self._events,
             checkpoints=self._checkpoints,
+            sleep=self._control.sleep,
             vote=self._successor.stands,
             on_step=goes_on,
         )
@@ -235,8 +236,7 @@ class Rank:
         return shut_connections()
 
     def aborted(self, generation: Generation, connections: int) -> None:
-        """A new generation: what was formed beside the old one is obsolete too."""
-        self._successor.drop()
+        """A new generation."""
         if self._member:
             number, why = generation.number, generation.why
             self._events.mark("symptom", number, t=generation.symptom_ns)
@@ -250,12 +250,13 @@ class Rank:
             self._events.mark("successor", generation.number, why=generation.why)
             self._successor.offer(generation, slot)
 
-    def _tell_successor(self, generation: int, broken: GroupBroken | None) -> None:
-        if broken is None:
-            self._control.tell(successor=generation)
-        else:
-            _log.info("generation %d is not formed: %s", generation, broken)
-            self._control.tell(no_successor=generation)
+    def withdrawn(self) -> None:
+        """What was formed beside the present group is obsolete."""
+        self._successor.drop()
+
+    def _tell_no_successor(self, generation: int, broken: GroupBroken) -> None:
+        _log.info("generation %d is not formed: %s", generation, broken)
+        self._control.tell(no_successor=generation)
 
     def peers(self, places: dict[int, Place]) -> None:
         """Expect the beacons of those that this process shares a path with."""

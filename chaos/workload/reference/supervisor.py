@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from chaos.workload.reference import messages
 from chaos.workload.reference.adoption import Adoption
-from chaos.workload.reference.beacons import BEAT_S, Report
-from chaos.workload.reference.config import JobConfig, Place
+from chaos.workload.reference.beacons import BEAT_S
+from chaos.workload.reference.config import JobConfig
 from chaos.workload.reference.heartbeat import Heartbeats
 from chaos.workload.reference.membership import Membership, State
 from chaos.workload.reference.messages import Generation, Message, Status
-from chaos.workload.reference.paths import Paths
-from chaos.workload.reference.placement import Placement, ends
+from chaos.workload.reference.placement import Placement
 from chaos.workload.reference.poller import Poller
 from chaos.workload.reference.progress import Progress
 from chaos.workload.reference.recovery import recovery_for
 from chaos.workload.reference.rendezvous import Meeting
+from chaos.workload.reference.routes import Routes
 from chaos.workload.reference.store import RendezvousStore
 from chaos.workload.reference.workers import Worker, Workers
 from chaos.workload.reference.zygote import ZygoteClient
@@ -34,12 +34,12 @@ _log = logging.getLogger("launcher")
 
 GATHER_S = 0.002  # a node's loss is several deaths a few milliseconds apart
 RETRY_S = 0.03  # after a failed collective the cause (a death, a hang) is usually about to show itself
-FOLLOW_S = 1.0  # within this a main thread follows a new generation and does its first step, or it is stuck
+RESTORE_S = 1.0  # within this, beyond what a step takes, a peer's state is there and the first step done
 START_S = 20.0  # within this a process is warm
 RESPAWN_S = 0.5  # a new spare is started when the job runs again: it needs cores, and the lab may be busy
 REPLACE_S = 1.0  # a job without spares waits so long for a process that is being started, then it goes on with fewer
 SUCCESSOR_S = 3.0  # within this all have moved over to a group that is formed beside the present one
-ADOPT_S = 1.0  # within this the ranks of a former launcher have found this one
+IMPROVE_S = (2.0, 60.0)  # after one that failed, pause before the next: the first one, doubled up to the last
 STOP_S = 3.0  # for ranks to end by themselves
 FRUITLESS = 20  # so many generations in a row without one completed step: the job fails
 HOPELESS = 5  # so many processes in a row that a place loses before the job has begun: it never will
@@ -98,11 +98,10 @@ class Supervisor:
         self._store = store
         self._clock = clock
         self._recovery = recovery_for(config.recovery)
-        self._has_choice = self._recovery.from_peers and len(ends(config, config.world[0])) > 1  # of paths
         self._membership = Membership(config.world, config.spares)
         self._heartbeats = Heartbeats(config.hang_timeout_s)
         self._progress = Progress()
-        self._paths = Paths()
+        self._routes = Routes(config, watched=self._recovery.from_peers)
         self._workers = Workers(
             zygote,
             placement,
@@ -115,19 +114,20 @@ class Supervisor:
         )
         self._current: Generation | None = None
         self._successor: Generation | None = None  # is being formed beside the current one
+        self._going: set[int] = set()  # generations that must not break: the current one, and the one it grew beside
         self._number = 0  # of the newest generation
         self._published = 0.0  # when that was announced
-        self._media: dict[int, str] = {}  # of nodes that do not use the preferred one
-        self._peers: dict[int, Place] = {}
+        self._improve_after = 0.0
+        self._improve_pause = IMPROVE_S[0]
         self._loss: _Cause | None = None  # seats are empty
         self._trouble: _Cause | None = None  # the group cannot go on as it is, with all its members alive
         self._helpless = False  # something is cut off, and there is no way round
-        self._furthest = 0
+        self._furthest = int(zygote.begun)  # steps that the job has completed, as far as anybody has said
         self._fruitless = 0
         self._outcome: int | None = None
         self._adoption: Adoption | None = None
         if self._workers.alive:
-            self._adoption = Adoption(self._workers.alive, clock() + ADOPT_S)
+            self._adoption = Adoption(self._workers.alive, clock())
         for worker in self._workers.alive.values():
             self._membership.started(worker.number, worker.place)
 
@@ -152,11 +152,12 @@ class Supervisor:
         if self._outcome is None:
             self._outcome = outcome
             _log.info("job ends: %s", why)
+            self._zygote.outcome(outcome)  # now: nobody must start a job again that is over
 
     def _stop(self) -> None:
         for worker in list(self._workers.alive.values()):
             if worker.control is None:
-                self._workers.kill(worker, "it has not begun yet")
+                self._workers.kill(worker, "it has not met this launcher, and cannot be told to stop")
             self._workers.send(worker, {"op": "stop"})
         for number in self._heartbeats.silent(self._clock(), list(self._workers.alive)):
             self._workers.kill(self._workers.alive[number], "it hangs, and cannot end by itself")
@@ -174,26 +175,18 @@ class Supervisor:
                 self._greet(worker, message)
             case "beat":
                 self._heartbeats.beat(worker.number, self._clock())
-                self._hear_silences(worker, messages.silences_from(message))
-                self._paths.beat(worker.number, message["t"])
+                silences = messages.silences_from(message)
+                self._routes.hear(worker.number, silences, sent=message["t"], now=self._clock())
                 former, worker.status = worker.status, Status(**message["status"])
                 if self._adoption is None:
                     self._hear_status(worker, former)
                 else:
-                    self._adoption.told(worker.number)
-
-    def _hear_silences(self, worker: Worker, silent: dict[tuple[int, str], float]) -> None:
-        now = self._clock()
-        for (process, path), since in silent.items() - worker.silent.items():
-            self._paths.hear(worker.number, Report(process, path, since), now)
-        for process, path in worker.silent.keys() - silent.keys():
-            self._paths.hear(worker.number, Report(process, path, None), now)
-        worker.silent = silent
+                    self._adoption.told(worker.number, worker.status)
 
     def _greet(self, worker: Worker, hello: Message) -> None:
         """It has found us: it may have missed something, or know more than we do."""
-        if self._peers:
-            self._workers.send(worker, messages.peers_message(self._peers.items()))
+        if self._routes.peers:
+            self._workers.send(worker, messages.peers_message(self._routes.peers.items()))
         heard = Generation.from_message(hello["generation"]) if hello["generation"] else None
         successor = Generation.from_message(hello["successor"]) if hello["successor"] else None
         if self._adoption is not None:
@@ -205,18 +198,21 @@ class Supervisor:
         status, number = worker.status, worker.number
         if status.standing_by:
             self._hear_ready(worker)
-        if self._successor is not None and number in self._members:
-            if status.followed == self._successor.number:
+        if self._successor is not None and number in self._successor.members:
+            if status.followed == self._successor.number and number in self._members:
                 self._succeed(self._successor)
             elif status.no_successor == self._successor.number:
-                self._note_trouble("the group that was formed beside the present one failed", self._clock())
+                self._give_up_successor("could not be formed")
+            elif status.broken and status.followed == self._successor.number:
+                self._give_up_successor(f"failed: {status.broken}")
         if self._current is None or number not in self._members:
             return
         if status.followed <= self._current.number:
-            self._progress.hear(number, (status.followed, status.entered), self._clock())
+            position = status.followed, status.entered
+            self._progress.hear(number, position, self._clock(), inside=status.inside)
         self._furthest = max(self._furthest, status.completed)
         news = (status.followed, status.broken) != (former.followed, former.broken)
-        if status.broken and news and status.followed == self._current.number:
+        if status.broken and news and status.followed in self._going:
             _log.info("%s: generation %d is broken: %s", worker, status.followed, status.broken)
             self._note_trouble(status.broken, self._clock(), wait=RETRY_S)
 
@@ -230,7 +226,7 @@ class Supervisor:
     def _mourn(self, worker: Worker) -> None:
         self._heartbeats.forget(worker.number)
         self._progress.forget(worker.number)
-        self._paths.forget(worker.number)
+        self._routes.forget(worker.number)
         if self._adoption is not None:
             self._adoption.died(worker.number)
         elif self._membership.state(worker.number) is State.STARTING:
@@ -264,13 +260,16 @@ class Supervisor:
         return [] if self._current is None else self._current.members
 
     def _look_for_hangs(self) -> None:
-        for number in self._heartbeats.silent(self._clock(), list(self._workers.alive)):
+        silent = self._heartbeats.silent(self._clock(), list(self._workers.alive))
+        if not self._replica_left(without=silent):
+            return  # to replace them would be to begin anew: they may wake
+        for number in silent:
             last = self._heartbeats.last(number) or 0.0
             warm = self._membership.state(number) in (State.MEMBER, State.SPARE)
             if self._recovery.in_place and warm and self._membership.expel(number):
                 self._note_loss(f"{self._workers.alive[number]} hangs", last + BEAT_S)
         for number in self._membership.blocked_by():
-            self._workers.kill(self._workers.alive[number], "it hangs, and its place is needed")
+            self._workers.kill(self._workers.alive[number], "it is no member any more, and its place is needed")
 
     def _look_for_stuck(self) -> None:
         now = self._clock()
@@ -279,13 +278,18 @@ class Supervisor:
                 self._workers.kill(worker, f"it was not ready within {START_S:g} s")
         if self._current is None or not self._recovery.in_place or self._loss is not None:
             return
-        patience = self._config.hang_timeout_s if self._fruitful else FOLLOW_S
         seated = [number for number in self._members if self._membership.state(number) is State.MEMBER]
-        for number in self._progress.stuck(seated, patience, now):
+        for number in self._progress.stuck(seated, self._patience(), now):
             if self._membership.expel(number):
                 since = self._progress.waiting_since
                 self._note_loss(f"the main thread of {self._workers.alive[number]} is stuck", since)
                 self._workers.kill(self._workers.alive[number], "its main thread is stuck")
+
+    def _patience(self) -> float:
+        """Seconds for which a member may keep the others waiting, beyond what a step takes."""
+        if self._fruitful:
+            return self._config.hang_timeout_s
+        return RESTORE_S if self._recovery.from_peers else START_S  # a checkpoint may lie on slow storage
 
     @property
     def _fruitful(self) -> bool:
@@ -296,71 +300,44 @@ class Supervisor:
         return any(status.steps for status in statuses if status.followed == self._current.number)
 
     def _look_at_paths(self) -> None:
-        if not self._has_choice or self._current is None:
+        """Let nodes leave sick media, and spares replace whom the others cannot reach."""
+        if self._current is None:
             return
         now = self._clock()
         warm = [number for number in self._workers.alive if self._membership.state(number) is not State.STARTING]
-        peers = {number: self._membership.place(number) for number in warm}
-        if peers != self._peers:
-            self._peers = peers
-            self._paths.watch(peers, now)
+        if self._routes.watch({number: self._membership.place(number) for number in warm}, now):
             for number in warm:
-                self._workers.send(self._workers.alive[number], messages.peers_message(peers.items()))
-        self._paths.look(now)
-        helpless = self._leave_sick_media(now)
-        helpless |= self._replace_cut_off()
-        if self._helpless and not helpless and self._trouble is None:
+                peers = messages.peers_message(self._routes.peers.items())
+                self._workers.send(self._workers.alive[number], peers)
+        seated = {number: self._membership.place(number) for number in self._members if number in self._workers.alive}
+        for detour in self._routes.detours(seated, now):
+            self._note_trouble(detour.why, detour.since)
+        if self._successor is not None and self._routes.relapsed(seated):
+            self._give_up_successor("would use a path that is sick again")
+        self._replace_cut_off()
+        helpless = self._loss is None and self._routes.stuck(seated)
+        if self._helpless and not helpless and self._loss is None and self._trouble is None:
             # TCP would wait for its next retransmission, which is the later the longer the silence was.
             self._note_trouble("all can hear each other again", now)
         self._helpless = helpless
 
-    def _leave_sick_media(self, now: float) -> bool:
-        """Let nodes change over to the path that works; returns whether there is one with none that does."""
-        helpless = False
-        for node, members in self._by_node().items():
-            medium = self._medium(node)
-            choice = self._paths.choose(node, members, medium, now)
-            if choice is not None and choice.at_once:
-                self._note_trouble(choice.why, choice.since)
-                self._change_over(node, choice.medium, now)
-            elif choice is None:
-                links = {link for link in self._paths.sick if link.path == medium and link.pair <= set(members)}
-                helpless |= bool(links)
-        return helpless
-
-    def _replace_cut_off(self) -> bool:
-        """Let spares take the seats of members that the others cannot reach; returns whether there are too few."""
-        cut_off = self._paths.cut_off(self._members)
+    def _replace_cut_off(self) -> None:
+        """Let spares take the seats of members that the others cannot reach, if there are enough."""
+        cut_off = self._routes.cut_off(self._members)
         members = [number for number in self._membership.members if number in cut_off]
-        if not members:
-            return False
         if len([number for number in self._membership.spares if number not in cut_off]) < len(members):
-            return True
+            return
         for number in members:
             self._membership.expel(number)
             self._note_loss(f"{self._workers.alive[number]} cannot be reached by the others", cut_off[number])
-        return False
-
-    def _by_node(self) -> dict[int, list[int]]:
-        nodes: dict[int, list[int]] = {}
-        for number in self._membership.members:
-            nodes.setdefault(self._membership.place(number).node, []).append(number)
-        return nodes
-
-    def _medium(self, node: int) -> str:
-        return self._media.get(node, next(iter(ends(self._config, Place(node, 0)))))
-
-    def _change_over(self, node: int, medium: str, now: float) -> None:
-        self._media[node] = medium
-        self._paths.moved(node, medium, now)
 
     # -- what is done about it -------------------------------------------------------------------------------------
 
     def _until_due(self) -> float:
         """Seconds until something is to be decided, one tick at most."""
         now = self._clock()
-        dues = [cause.due - now for cause in (self._loss, self._trouble) if cause is not None]
-        return max(0.0, min([_TICK_S, *dues]))
+        dues = [cause.due - now for cause in (self._loss, self._trouble) if cause is not None and cause.due > now]
+        return min([_TICK_S, *dues])
 
     def _start_processes(self) -> None:
         if self._current is not None and not self._recovery.in_place:
@@ -391,32 +368,35 @@ class Supervisor:
         elif self._successor is None:
             self._improve(now)
         elif now - self._published > SUCCESSOR_S:
-            self._note_trouble("not all moved over to the group that was formed beside the present one", now)
+            self._give_up_successor(f"was not moved over to within {SUCCESSOR_S:g} s")
 
     def _done(self) -> bool:
         assert self._current is not None
-        statuses = [self._workers.alive[number].status for number in self._members]
-        return all(status.done and status.followed == self._current.number for status in statuses)
+        statuses = [self._workers.alive[number].status for number in self._members if number in self._workers.alive]
+        return len(statuses) == len(self._members) and all(
+            status.done and status.followed == self._current.number for status in statuses
+        )
 
     def _recover(self, cause: _Cause) -> None:
         if not self._recovery.in_place:
             self._end_with_survivors(str(cause))
             return
-        cut_off = self._paths.cut_off(self._members)
+        cut_off = self._routes.cut_off(self._members)
         if self._membership.fill(cut_off):
             self._publish(cause)
         elif self._recovery.from_peers:
             self._fill_places()
-            replacement = self._membership.starting and self._clock() < cause.due + REPLACE_S
+            awaited = cause is self._loss and self._membership.starting and self._clock() < cause.due + REPLACE_S
             if not self._replica_left():
                 self.end(1, f"no replica of the state is left: {cause}")
-            elif not replacement and self._membership.fill(cut_off, partly=True):
+            elif not awaited and self._membership.fill(cut_off, partly=True):
                 self._publish(cause)
 
-    def _replica_left(self) -> bool:
+    def _replica_left(self, without: Collection[int] = ()) -> bool:
         """Whether a member holds the state that the job has come to, or the job does not need one that does."""
-        held = [self._workers.alive[number].status.completed for number in self._membership.members]
-        return not self._recovery.from_peers or not self._furthest or any(held)
+        alive = self._workers.alive
+        held = [alive[number].status.completed for number in self._membership.members if number not in without]
+        return self._recovery.writes_checkpoints or not self._furthest or any(held)
 
     def _end_with_survivors(self, why: str) -> None:
         """Without recovery the job ends as it would by itself: survivors fail at once, or by their time-out."""
@@ -427,18 +407,14 @@ class Supervisor:
 
     def _improve(self, now: float) -> None:
         """Return to healthy paths and take lost seats again, without breaking the group that trains."""
-        if not self._recovery.from_peers or not self._fruitful:
+        if not self._recovery.from_peers or not self._fruitful or now < self._improve_after:
             return
-        why = []
-        for node, members in self._by_node().items() if self._has_choice else ():
-            choice = self._paths.choose(node, members, self._medium(node), now)
-            if choice is not None and not choice.at_once:
-                self._change_over(node, choice.medium, now)
-                why.append(choice.why)
-        before = self._membership.members
+        seated = {number: self._membership.place(number) for number in self._members}
+        why = [each.why for each in self._routes.returns(seated, now)]
         if not self._membership.complete:
-            self._membership.fill(self._paths.cut_off(self._members), partly=True)
-            why += [f"{self._workers.alive[n]} joins" for n in self._membership.members if n not in before]
+            unproven = self._routes.unproven(self._members, self._membership.spares, now)
+            self._membership.fill(unproven, partly=True)
+            why += [f"{self._workers.alive[n]} joins" for n in self._membership.members if n not in seated]
         if why:
             self._offer(_Cause(now, now, now, why))
 
@@ -448,7 +424,7 @@ class Supervisor:
         self._number += 1
         generation = Generation(
             self._number,
-            self._membership.seats(self._bind),
+            self._membership.seats(self._routes.bind),
             str(cause),
             int(cause.symptom * 1e9),
             int(cause.detected * 1e9),
@@ -458,9 +434,6 @@ class Supervisor:
         _log.info("generation %d (%s): %s", generation.number, cause, self._described(generation))
         return generation
 
-    def _bind(self, place: Place) -> str:
-        return ends(self._config, place)[self._medium(place.node)].address
-
     def _described(self, generation: Generation) -> str:
         seats = ", ".join(f"{slot}: {seat.place} at {seat.bind}" for slot, seat in enumerate(generation.seats))
         fewer = len(generation.seats) < self._membership.size
@@ -468,69 +441,94 @@ class Supervisor:
 
     def _publish(self, cause: _Cause) -> None:
         """Break the group that there is, and form another."""
+        if not self._replica_left():
+            self.end(1, f"no replica of the state is left: {cause}")
+            return
         if self._current is not None:
-            self._fruitless = 0 if self._fruitful else self._fruitless + 1
+            # While nobody could get through, no generation could bear fruit.
+            self._fruitless = 0 if self._fruitful or self._helpless else self._fruitless + 1
             if self._fruitless > FRUITLESS:
                 self.end(1, f"{FRUITLESS} generations in a row completed no step; the last one: {cause}")
                 return
-            if not self._replica_left():
-                self.end(1, f"no replica of the state is left: {cause}")
-                return
-        former, self._current = self._current, self._form(cause)
-        self._successor = None
+        obsolete = (self._current, self._successor)
+        self._current, self._successor = self._form(cause), None
+        self._zygote.has_begun()
+        self._routes.take(self._current.seats, self._published)
+        self._going = {self._current.number}
         for worker in list(self._workers.alive.values()):
             self._workers.send(worker, self._current.as_message())
         self._loss = self._trouble = None
-        self._progress.announced(self._current.number, self._published)
-        self._forget_keys(former)
+        self._progress.announced(self._current.number, self._current.members, self._published)
+        self._forget_keys(*obsolete)
 
     def _offer(self, cause: _Cause) -> None:
         """Form another group beside the one that there is."""
         self._successor = self._form(cause)
         for worker in list(self._workers.alive.values()):
-            op = "successor" if worker.number in self._members else "generation"
-            self._workers.send(worker, self._successor.as_message(op))
+            self._workers.send(worker, self._successor.as_message("successor"))
 
     def _succeed(self, successor: Generation) -> None:
         """The first rank has moved over, and so will all."""
         _log.info("generation %d goes on without a gap", successor.number)
         former, self._current, self._successor = self._current, successor, None
-        self._progress.announced(successor.number, self._clock())
+        self._going.add(successor.number)  # a rank whose last collective in the former one broke has not moved over
+        self._improve_pause = IMPROVE_S[0]
+        self._routes.take(successor.seats, self._clock())
+        self._progress.announced(successor.number, successor.members, self._clock())
         self._forget_keys(former)
 
-    def _forget_keys(self, former: Generation | None) -> None:
-        if former is not None and former.store_port == self._store.port:
-            self._store.forget(former.number)
+    def _give_up_successor(self, why: str) -> None:
+        """Go on without it: those that were to join are none of us, and all others form the present group anew."""
+        assert self._successor is not None
+        now = self._clock()
+        for number in set(self._successor.members) - set(self._members):
+            if number in self._workers.alive:
+                self._membership.expel(number)
+        self._routes.stay()
+        self._improve_after = now + self._improve_pause
+        self._improve_pause = min(2 * self._improve_pause, IMPROVE_S[1])
+        self._note_trouble(f"generation {self._successor.number} {why}", now)
+        self._forget_keys(self._successor)
+        self._successor = None
+
+    def _forget_keys(self, *obsolete: Generation | None) -> None:
+        for generation in obsolete:
+            if generation is not None and generation.store_port == self._store.port:
+                self._store.forget(generation.number)
 
     # -- after a former launcher -----------------------------------------------------------------------------------
 
     def _adopt(self, adoption: Adoption) -> None:
         """Take over from a former launcher, once its ranks have told how things stand."""
         now = self._clock()
-        if not adoption.complete and now < adoption.due:
+        if not adoption.complete(now):
             return
         self._adoption = None
-        for number in adoption.missing:
-            self._workers.kill(self._workers.alive[number], "it did not find the new launcher")
         self._number, self._current, self._successor = adoption.number, adoption.current, adoption.successor
         self._published = now
         if self._current is None:
             return
+        self._going = {self._current.number}
+        self._take_seats(adoption)
+        self._routes.take(self._current.seats, now)
         statuses = {number: worker.status for number, worker in self._workers.alive.items()}
-        spares = {number for number, status in statuses.items() if status.standing_by}
-        stale = {number for number, status in statuses.items() if status.followed} - spares - set(self._members)
-        for number in self._membership.adopt(self._members, spares, stale):
-            self._note_loss(f"process {number} died while there was no launcher", now)
-        for seat in self._current.seats:
-            own = ends(self._config, seat.place)
-            medium = next(path for path, end in own.items() if end.address == seat.bind)
-            if medium != self._medium(seat.place.node):
-                self._change_over(seat.place.node, medium, now)
-        self._furthest = max(status.completed for status in statuses.values())
-        self._progress.announced(self._current.number, now)
+        self._furthest = max(self._furthest, *(status.completed for status in statuses.values()))
+        self._progress.announced(self._current.number, self._members, now)
         for number in adoption.behind:
             self._note_trouble(f"{self._workers.alive[number]} has not heard of the generation", now)
-        for number in self._members:
-            if number in statuses and statuses[number].broken and statuses[number].followed == self._current.number:
+        for number in set(self._members) & statuses.keys():
+            if statuses[number].broken and statuses[number].followed == self._current.number:
                 self._note_trouble(statuses[number].broken, now)
         _log.info("took over generation %d: %s", self._current.number, self._described(self._current))
+
+    def _take_seats(self, adoption: Adoption) -> None:
+        assert self._current is not None
+        statuses = {number: worker.status for number, worker in self._workers.alive.items()}
+        seated = self._members if self._successor is None else self._successor.members
+        spares = {number for number, status in statuses.items() if status.standing_by}
+        stale = {number for number, status in statuses.items() if status.followed} - spares - set(seated)
+        for number in self._membership.adopt(seated, spares, stale):
+            self._note_loss(f"process {number} died while there was no launcher", self._clock())
+        for number in set(statuses) - set(seated):  # a message of its may have died with the former launcher
+            if adoption.heard(number) < self._current.number:
+                self._workers.send(self._workers.alive[number], self._current.as_message())

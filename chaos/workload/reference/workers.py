@@ -33,7 +33,6 @@ class Worker:
         pidfd: readable when it has died; ``None`` until the zygote has forked it.
         control: its connection; ``None`` until it has found us.
         status: how things stand with it, as it said last.
-        silent: whom it does not hear on which path, and since when (seconds).
         killed: whether we have killed it.
     """
 
@@ -43,7 +42,6 @@ class Worker:
     pidfd: int | None = None
     control: socket.socket | None = None
     status: Status = field(default_factory=Status)
-    silent: dict[tuple[int, str], float] = field(default_factory=dict)
     killed: bool = False
 
     def __str__(self) -> str:
@@ -159,9 +157,8 @@ class Workers:
                 how = f"exit code {report.code}" if report.code >= 0 else f"signal {-report.code}"
                 _log.info("process %d ended: %s", report.process, how)
             case NotStarted():
-                worker = self.alive[report.process]
-                self.put_off(worker.place, report.why)
-                self._died(worker)
+                _log.info("process %d was not started: %s", report.process, report.why)
+                self._died(self.alive[report.process])
             case Started():
                 self._watch_life(self.alive[report.process], report.pidfd)
 

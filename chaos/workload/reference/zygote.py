@@ -8,6 +8,7 @@ next one), and when it ends, or is killed, they all end with it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -90,21 +91,33 @@ class ZygoteClient:
         socket: readable when there is a report.
         living: the ranks that a former launcher has started.
         numbers: how many processes there have been; the next one's number is one more.
+        begun: whether a former launcher had let the job begin: then it has a state that can be lost.
     """
 
-    def __init__(self, sock: socket.socket, living: list[Living], numbers: int) -> None:
+    def __init__(self, sock: socket.socket, living: list[Living], numbers: int, *, begun: bool) -> None:
         self.socket = sock
         self.living = living
         self.numbers = numbers
+        self.begun = begun
 
     def start(self, order: Order) -> None:
         """Ask for a rank; Started or NotStarted will be reported. The caller still closes its descriptors."""
         message = {"process": order.process, "place": asdict(order.place), "fds": list(order.fds)}
         wire.send(self.socket, message, list(order.fds.values()))
 
+    def has_begun(self) -> None:
+        """Say that the job has begun, so that no launcher lets it begin again."""
+        if not self.begun:
+            self.begun = True
+            self._say({"begun": True})
+
     def outcome(self, code: int) -> None:
         """Say that the job is over, and with which exit code."""
-        wire.send(self.socket, {"outcome": code})
+        self._say({"outcome": code})
+
+    def _say(self, message: wire.Message) -> None:
+        with contextlib.suppress(OSError):  # it has gone, and will take us with it
+            wire.send(self.socket, message)
 
     def report(self) -> Started | NotStarted | Exited | EndAsked | None:
         """The next report; ``None`` when the zygote has gone."""
@@ -135,26 +148,29 @@ class Zygote:
 
     Args:
         become_rank: what each rank runs; its result is the exit code.
-        become_launcher: what the launcher runs; its result is the job's exit code.
+        become_launcher: what the launcher runs; it says the job's outcome.
     """
 
     def __init__(self, become_rank: Callable[[Order], int], become_launcher: Callable[[ZygoteClient], int]) -> None:
         self._become_rank = become_rank
         self._become_launcher = become_launcher
         self._poller = Poller()
+        self._ends = _Ends(self._poller, self._end)
         self._own_pids = namespace.open_namespace("pid")
         self._ranks: dict[int, _Child] = {}  # by pidfd
         self._numbers = 0
+        self._begun = False
         self._launcher: socket.socket | None = None
         self._launcher_pid = 0
         self._deaths: list[float] = []
         self._outcome: int | None = None
         self._over = False
         self._ending: float | None = None  # seconds: when everything is killed
+        self._why_end = ""
 
     def serve(self) -> int:
         """Run the job to its end; returns its exit code. SIGTERM, SIGINT and the end of standard input end it."""
-        with _Ends(self._poller, self._end):
+        with self._ends:
             self._start_launcher()
             while not self._over:
                 self._poller.wait(1.0)
@@ -177,26 +193,27 @@ class Zygote:
         theirs.close()
         self._launcher, self._launcher_pid = ours, pid
         self._poller.listen(ours.fileno(), self._hear_launcher)
+        if self._why_end:
+            self._tell({"end": self._why_end})
 
     def _launch(self, sock: socket.socket, living: list[Living]) -> int:
         name_process("launcher")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # for the zygote, which says when it is over
-        client = ZygoteClient(sock, living, self._numbers)
-        code = self._become_launcher(client)
-        client.outcome(code)
-        return code
+        return self._become_launcher(ZygoteClient(sock, living, self._numbers, begun=self._begun))
 
     def _hear_launcher(self) -> None:
         assert self._launcher is not None
         try:
             message, fds = wire.receive(self._launcher)
-        except ConnectionError:  # it died with something unread
-            message, fds = None, []
+        except ConnectionError:  # it died with something unread; what it has said itself is read after this
+            return
         if message is None:
             self._lose_launcher()
         elif "outcome" in message:
             self._outcome = message["outcome"]
+        elif "begun" in message:
+            self._begun = True
         else:
             handed = dict(zip(message["fds"], fds, strict=True))
             self._start_rank(Order(message["process"], Place(**message["place"]), handed))
@@ -208,7 +225,7 @@ class Zygote:
         self._launcher.close()
         self._launcher = None
         _, status = os.waitpid(self._launcher_pid, 0)
-        if self._outcome is not None or self._ending is not None:
+        if self._outcome is not None:
             self._over = True
             return
         _log.warning("the launcher died (%s): the ranks go on, and a new one is started", _how(status))
@@ -222,7 +239,7 @@ class Zygote:
             self._start_launcher()
 
     def _tell(self, message: wire.Message, fds: list[int] | None = None) -> None:
-        """Tell the launcher; one that has just died is replaced by one that knows already."""
+        """Tell the launcher; one that has just died is replaced by one that is told at its start."""
         if self._launcher is not None:
             try:
                 wire.send(self._launcher, message, fds or [])
@@ -231,7 +248,7 @@ class Zygote:
 
     def _end(self, why: str) -> None:
         if self._ending is None:
-            self._ending = time.monotonic() + END_S
+            self._ending, self._why_end = time.monotonic() + END_S, why
             self._tell({"end": why})
 
     # -- ranks ---------------------------------------------------------------------------------------------------------
@@ -267,7 +284,7 @@ class Zygote:
             signal.signal(number, signal.SIG_DFL)
         assert self._launcher is not None
         self._launcher.close()
-        for fd in (self._own_pids, *self._ranks):
+        for fd in (self._own_pids, *self._ends.fds, *self._ranks):
             os.close(fd)
         return self._become_rank(order)
 
@@ -319,9 +336,10 @@ class _Ends:
     def __init__(self, poller: Poller, end: Callable[[str], None]) -> None:
         self._poller = poller
         self._end = end
+        self.fds: tuple[int, ...] = ()
 
     def __enter__(self) -> None:
-        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._reader, self._writer = self.fds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._former = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
         self._poller.listen(self._reader, self._hear_signal)
@@ -333,10 +351,10 @@ class _Ends:
         signal.set_wakeup_fd(-1)
         for number, handler in self._former.items():
             signal.signal(number, handler)
-        for fd in (self._reader, self._writer, _STDIN):
+        for fd in (*self.fds, _STDIN):
             self._poller.ignore(fd)
-        os.close(self._reader)
-        os.close(self._writer)
+        for fd in self.fds:
+            os.close(fd)
 
     def _hear_signal(self) -> None:
         os.read(self._reader, 4096)
