@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 _DETACH, _SEIZE, _INTERRUPT = 17, 0x4206, 0x4207  # ptrace requests, linux/ptrace.h
-_NANOSLEEP = {35, 230}  # nanosleep, clock_nanosleep on x86-64
 _WAIT_ALL = 0x40000000  # __WALL
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -35,8 +35,17 @@ def main_thread_stopped_asleep(pid: int) -> Iterator[None]:
 
 
 def _asleep(pid: int) -> bool:
-    number = Path(f"/proc/{pid}/task/{pid}/syscall").read_text(encoding="ascii").split()[0]
-    return number.isdigit() and int(number) in _NANOSLEEP
+    """Whether it is in one and the same wait for longer than it would wait for the interpreter's lock (5 ms)."""
+    seen = [_waits_in(pid)]
+    for _ in range(9):
+        time.sleep(0.001)
+        seen.append(_waits_in(pid))
+    return seen[0] != "" and len(set(seen)) == 1
+
+
+def _waits_in(pid: int) -> str:
+    said = Path(f"/proc/{pid}/task/{pid}/syscall").read_text(encoding="ascii")
+    return "" if said.startswith("running") else said
 
 
 def _ptrace(request: int, pid: int) -> None:

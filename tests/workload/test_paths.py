@@ -566,3 +566,32 @@ def test_more_members_weigh_more_than_more_processes() -> None:
     cluster.drop(of_rail(0, places), PCIE)
     cluster.run(0.3)
     assert set(cluster.paths.cut_off([1, 2, 3])) == {3, 4, 5, 6}
+
+
+def test_members_on_one_node_know_whom_they_could_not_take_in(with_spares: Cluster) -> None:
+    """They do not need the rail among themselves, but whoever is to join them does."""
+    with_spares.drop(of_rail(2, with_spares.places), PCIE)
+    with_spares.run(0.3)
+    assert set(with_spares.paths.cut_off([1, 2])) == {5, 6}
+
+
+def test_who_was_never_heard_is_not_proven_and_who_is_heard_is_after_a_while() -> None:
+    cluster = Cluster({1: Place(0, 0), 2: Place(0, 1)})
+    cluster.dead = {(3, 1, PCIE)}  # one way is enough
+    cluster.watch(cluster.places | {3: Place(1, 0)})
+    assert cluster.paths.proven([1, 2], cluster.now) == {1, 2}
+    cluster.run(UNHEARD_S + 2 * SILENT_S)
+    assert cluster.paths.proven([1, 2], cluster.now) == {1, 2}
+    cluster.dead = set()
+    cluster.run(0.2)
+    assert cluster.paths.proven([1, 2], cluster.now) == {1, 2, 3}
+
+
+def test_members_apart_are_told_from_members_with_a_way_round(cluster: Cluster) -> None:
+    cluster.drop([(1, 2)], NVLINK)
+    cluster.run(0.3)
+    assert not cluster.paths.apart([1, 2, 3, 4]), "they have PCIe"
+    cluster.drop(of_rail(0, cluster.places), PCIE)
+    cluster.run(0.3)
+    assert cluster.paths.apart([1, 2, 3, 4])
+    assert not cluster.paths.apart([1, 2]), "the others are no members"

@@ -161,7 +161,7 @@ def test_a_stopped_rank_is_replaced_and_its_late_step_does_not_count(
 @pytest.mark.train
 def test_a_rank_whose_main_thread_alone_is_stuck_is_replaced(tmp_path: Path, undisturbed: dict[int, set[str]]) -> None:
     """Its watcher beats on: only the collective that it does not enter gives it away."""
-    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.05, recovery="peer") as job:
         job.await_step(30)
         stuck = job.member(2)
         with main_thread_stopped_asleep(stuck["pid"]):
