@@ -21,8 +21,8 @@ import torch
 from chaos.workload.events import StepWriter
 from chaos.workload.fingerprint import XXH3, Mix64
 from chaos.workload.reference.config import ModelShape
-from chaos.workload.reference.pace import Pace
-from chaos.workload.reference.replica import Replica
+from chaos.workload.reference.training.pace import Pace
+from chaos.workload.reference.training.replica import Replica
 
 STEP_S = 0.02
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.workload.reference.adoption import OTHERS_S, PATIENCE_S, Adoption
 from chaos.workload.reference.config import Place
+from chaos.workload.reference.launcher.adoption import OTHERS_S, PATIENCE_S, Adoption
 from chaos.workload.reference.messages import Generation, Seat, Status
 
 

@@ -16,9 +16,21 @@ from chaos.lab import namespace
 from chaos.lab.cluster import Lab
 from chaos.lab.topology import LabSpec, nvlink_address, pcie_address
 from chaos.workload.reference import beacons
-from chaos.workload.reference.beacons import BEAT_S, LATE_S, PORT, SILENT_S, UNHEARD_S, Beacons, End, Partner, Report
+from chaos.workload.reference.beacons import (
+    BEAT_S,
+    LATE_S,
+    NVLINK,
+    PCIE,
+    PORT,
+    SILENT_S,
+    UNHEARD_S,
+    Beacons,
+    End,
+    Partner,
+    Report,
+    partners,
+)
 from chaos.workload.reference.config import Place
-from chaos.workload.reference.paths import NVLINK, PCIE, partners
 
 pytestmark = [
     pytest.mark.lab,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from chaos.workload.reference.checkpoint import CheckpointError, CheckpointFolder, CheckpointWriter
+from chaos.workload.reference.training.checkpoint import CheckpointError, CheckpointFolder, CheckpointWriter
 
 ME = {"model": {"dim": 4}, "seed": 1}
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from chaos.workload.reference import messages
-from chaos.workload.reference.abort import shut_connections
 from chaos.workload.reference.beacons import Report
 from chaos.workload.reference.config import Place
-from chaos.workload.reference.control import Control
-from chaos.workload.reference.group import GlooGroup, GroupBroken, GroupBuilder
 from chaos.workload.reference.messages import Generation, Message, Seat, Status
+from chaos.workload.reference.rank.abort import shut_connections
+from chaos.workload.reference.rank.control import Control
+from chaos.workload.reference.rank.group import GlooGroup, GroupBroken, GroupBuilder
 from chaos.workload.reference.rendezvous import Meeting
 from chaos.workload.reference.store import RendezvousStore, connect
 
@@ -155,7 +155,7 @@ def test_the_next_launcher_is_found_and_told_how_things_stand(launcher: Launcher
 
 
 def test_a_rank_that_meets_no_launcher_any_more_ends(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaos.workload.reference.control.ORPHANED_S", 0.1)
+    monkeypatch.setattr("chaos.workload.reference.rank.control.ORPHANED_S", 0.1)
     launcher.die()
     assert launcher.alone.wait(PATIENCE)
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from chaos.workload.reference.config import Place
-from chaos.workload.reference.heartbeat import Heartbeats
-from chaos.workload.reference.membership import Membership, State
+from chaos.workload.reference.launcher.heartbeat import Heartbeats
+from chaos.workload.reference.launcher.membership import Membership, State
 from chaos.workload.reference.messages import Generation
 
 WORLD = [Place(0, 0), Place(0, 1), Place(1, 0), Place(1, 1)]

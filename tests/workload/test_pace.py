@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.workload.reference.pace import Pace
+from chaos.workload.reference.training.pace import Pace
 
 
 class Time:

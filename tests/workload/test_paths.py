@@ -7,19 +7,16 @@ from itertools import product
 
 import pytest
 
-from chaos.workload.reference.beacons import BEAT_S, SILENT_S, UNHEARD_S, Report
+from chaos.workload.reference.beacons import BEAT_S, NVLINK, PCIE, SILENT_S, UNHEARD_S, Report, partners
 from chaos.workload.reference.config import Place
-from chaos.workload.reference.paths import (
+from chaos.workload.reference.launcher.paths import (
     FLAP_S,
     FRESH_S,
     HOLD_S,
     LONGEST_HOLD_S,
-    NVLINK,
-    PCIE,
     Choice,
     Link,
     Paths,
-    partners,
 )
 
 # Processes 1 and 2 on node 0, 3 and 4 on node 1, 5 and 6 on node 2, the spare one.

@@ -15,11 +15,11 @@ from stopped_thread import main_thread_stopped_asleep
 from torch import Tensor
 
 from chaos.workload.events import StepWriter, tail
-from chaos.workload.reference.checkpoint import CheckpointFolder
 from chaos.workload.reference.config import ModelShape
-from chaos.workload.reference.group import GroupBroken
+from chaos.workload.reference.rank.group import GroupBroken
 from chaos.workload.reference.recovery import FromPeer
-from chaos.workload.reference.replica import Replica
+from chaos.workload.reference.training.checkpoint import CheckpointFolder
+from chaos.workload.reference.training.replica import Replica
 
 
 class Threads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.workload.reference.progress import FOLLOW_S, Progress
+from chaos.workload.reference.launcher.progress import FOLLOW_S, Progress
 
 PATIENCE = 0.3
 

@@ -13,10 +13,10 @@ from chaos.workload.events import StepWriter, tail
 from chaos.workload.reference import messages
 from chaos.workload.reference.config import JobConfig, ModelShape, Place
 from chaos.workload.reference.messages import Generation, Seat, Status
-from chaos.workload.reference.rank import Rank
+from chaos.workload.reference.rank.process import Rank
 from chaos.workload.reference.rendezvous import Meeting
-from chaos.workload.reference.replica import Replica
 from chaos.workload.reference.store import RendezvousStore, connect
+from chaos.workload.reference.training.replica import Replica
 from chaos.workload.reference.zygote import Order
 
 ME, OTHER = 7, 8

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chaos.workload.reference.arena import Arena
 from chaos.workload.reference.config import ModelShape
-from chaos.workload.reference.data import ByteText, standard_library_text
-from chaos.workload.reference.model import Decoder
-from chaos.workload.reference.optimizer import AdamW
-from chaos.workload.reference.replica import Replica
+from chaos.workload.reference.training.arena import Arena
+from chaos.workload.reference.training.data import ByteText, standard_library_text
+from chaos.workload.reference.training.model import Decoder
+from chaos.workload.reference.training.optimizer import AdamW
+from chaos.workload.reference.training.replica import Replica
 
 SHAPE = ModelShape()
 

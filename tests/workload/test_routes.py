@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from chaos.workload.reference.beacons import BEAT_S, SILENT_S, UNHEARD_S
+from chaos.workload.reference.beacons import BEAT_S, NVLINK, PCIE, SILENT_S, UNHEARD_S
 from chaos.workload.reference.config import JobConfig, Place
+from chaos.workload.reference.launcher.paths import HOLD_S
+from chaos.workload.reference.launcher.routes import Routes
 from chaos.workload.reference.messages import Seat
-from chaos.workload.reference.paths import HOLD_S, NVLINK, PCIE
-from chaos.workload.reference.routes import Routes
 
 PLACES = {1: Place(0, 0), 2: Place(0, 1), 3: Place(1, 0), 4: Place(1, 1)}
 

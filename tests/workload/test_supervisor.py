@@ -18,13 +18,13 @@ from reference_job import PATIENCE, alive_pid
 from chaos.lab import namespace
 from chaos.workload.reference import messages
 from chaos.workload.reference.config import JobConfig
+from chaos.workload.reference.launcher.supervisor import FRUITLESS, HOPELESS, Supervisor
+from chaos.workload.reference.launcher.workers import Worker, Workers
 from chaos.workload.reference.messages import Message, Status
 from chaos.workload.reference.placement import placement_for
 from chaos.workload.reference.poller import Poller
 from chaos.workload.reference.rendezvous import Meeting
 from chaos.workload.reference.store import RendezvousStore
-from chaos.workload.reference.supervisor import FRUITLESS, HOPELESS, Supervisor
-from chaos.workload.reference.workers import Worker, Workers
 from chaos.workload.reference.zygote import LAUNCHER_DEATHS, Order, Zygote, ZygoteClient
 
 Act = Callable[["Pretender", Message], int | None]

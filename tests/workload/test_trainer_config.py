@@ -11,7 +11,7 @@ from chaos.cli.run import run
 from chaos.experiment.model import Workload
 from chaos.workload.reference.config import ConfigError, JobConfig, ModelShape, Place, RecoveryName
 from chaos.workload.reference.elastic import count_up, enter_gpu_network, place
-from chaos.workload.reference.placement import HostPlacement, LabPlacement, PlaceUnavailable, placement_for
+from chaos.workload.reference.placement import HostPlacement, LabPlacement, PlaceUnavailable, ends, placement_for
 
 GOOD: dict[str, Any] = {
     **{"events_dir": "/e", "logs_dir": "/l", "checkpoint_dir": "/c", "seed": 1, "recovery": "checkpoint"},
@@ -61,18 +61,23 @@ def test_a_mistake_is_named_with_what_would_be_right(change: dict[str, Any], com
 
 
 def test_on_one_host_every_place_has_a_loopback_address_of_its_own() -> None:
-    placement = placement_for(JobConfig.parse(GOOD | {"spares": [{"node": 1, "gpu": 0}]}))
+    config = JobConfig.parse(GOOD | {"spares": [{"node": 1, "gpu": 0}]})
+    placement = placement_for(config)
     assert isinstance(placement, HostPlacement)
-    addresses = [placement.address(p) for p in (Place(0, 0), Place(0, 1), Place(1, 0))]
-    assert addresses == ["127.0.0.10", "127.0.0.11", "127.0.0.12"]
+    own = [ends(config, each) for each in (Place(0, 0), Place(0, 1), Place(1, 0))]
+    assert [list(each.values()) for each in own] == [[("lo", f"127.0.0.{10 + index}")] for index in range(3)]
     assert placement.namespaces(Place(0, 0)) == {}
 
 
 def test_a_lab_that_has_gone_makes_its_places_unavailable(tmp_path: Path) -> None:
     placement = LabPlacement(tmp_path)
-    assert placement.address(Place(1, 0)) == "10.77.1.10"
     with pytest.raises(PlaceUnavailable, match="no lab answers"):
         placement.namespaces(Place(1, 0))
+
+
+def test_in_a_lab_a_place_has_two_paths_and_prefers_nvlink(tmp_path: Path) -> None:
+    own = ends(JobConfig.parse(GOOD | {"lab_socket": str(tmp_path)}), Place(1, 0))
+    assert list(own.items()) == [("nvlink", ("nvl0", "10.77.1.10")), ("pcie", ("pcie0", "10.78.1.10"))]
 
 
 def test_outside_a_lab_torchrun_s_ranks_stay_where_they_are() -> None:

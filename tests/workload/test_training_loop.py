@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from chaos.workload.events import StepWriter, tail
-from chaos.workload.reference.checkpoint import CheckpointFolder
 from chaos.workload.reference.config import ModelShape
-from chaos.workload.reference.group import GroupBroken
-from chaos.workload.reference.loop import Schedule, checkpoint_writer, train
+from chaos.workload.reference.rank.group import GroupBroken
 from chaos.workload.reference.recovery import FromCheckpoint, NoRecovery, RestoreFailed
-from chaos.workload.reference.replica import Replica, StepFigures
+from chaos.workload.reference.training.checkpoint import CheckpointFolder
+from chaos.workload.reference.training.loop import Schedule, checkpoint_writer, train
+from chaos.workload.reference.training.replica import Replica, StepFigures
 
 
 class Solo:

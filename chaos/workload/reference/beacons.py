@@ -14,7 +14,14 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
+
+from chaos.workload.reference.config import Place
+
+#: Names of the paths, and of the media that a node's ranks can talk to each other over.
+NVLINK = "nvlink"
+PCIE = "pcie"
 
 #: The watcher's period, in seconds.
 BEAT_S = 0.02
@@ -32,6 +39,28 @@ _MAGIC = b"CCb1"
 _MOST = 1000  # datagrams read from a socket at one beat; its buffer holds fewer, so only a flood meets this bound
 # Datagrams wait here while the kernel resolves a neighbour that has gone, and must leave room for those to the others.
 _SEND_BUFFER = 1 << 20
+
+
+def partners(processes: Mapping[int, Place]) -> dict[int, dict[int, tuple[str, ...]]]:
+    """Who exchanges beacons with whom, and on which paths: for each process, one a place, its partners with the paths.
+
+    All on a node, on both paths; between two nodes only GPUs of the same index (where they share none, the first of
+    either), on PCIe. So the number of beacons grows with GPUs a node plus nodes, not with their product, and all
+    processes are connected.
+    """
+    nodes: dict[int, dict[int, int]] = {}
+    for process, place in sorted(processes.items(), key=lambda item: item[1]):
+        nodes.setdefault(place.node, {})[place.gpu] = process
+    found: dict[int, dict[int, tuple[str, ...]]] = {process: {} for process in processes}
+    pairs: list[tuple[tuple[int, int], tuple[str, ...]]] = [
+        (pair, (NVLINK, PCIE)) for gpus in nodes.values() for pair in combinations(gpus.values(), 2)
+    ]
+    for here, there in combinations(nodes.values(), 2):
+        shared = [(here[gpu], there[gpu]) for gpu in here.keys() & there.keys()]
+        pairs += [(pair, (PCIE,)) for pair in shared or [(next(iter(here.values())), next(iter(there.values())))]]
+    for (one, other), paths in pairs:
+        found[one][other] = found[other][one] = paths
+    return found
 
 
 class End(NamedTuple):

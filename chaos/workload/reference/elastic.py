@@ -103,11 +103,11 @@ def train(config: JobConfig, environment: MutableMapping[str, str]) -> None:
     import torch.distributed as dist  # noqa: PLC0415
     from torch.distributed import rendezvous  # type: ignore[attr-defined]  # noqa: PLC0415
 
-    from chaos.workload.reference import loop  # noqa: PLC0415
-    from chaos.workload.reference.checkpoint import CheckpointFolder  # noqa: PLC0415
-    from chaos.workload.reference.pace import compute_in_batches  # noqa: PLC0415
     from chaos.workload.reference.recovery import Restart  # noqa: PLC0415
-    from chaos.workload.reference.replica import Replica  # noqa: PLC0415
+    from chaos.workload.reference.training import loop  # noqa: PLC0415
+    from chaos.workload.reference.training.checkpoint import CheckpointFolder  # noqa: PLC0415
+    from chaos.workload.reference.training.pace import compute_in_batches  # noqa: PLC0415
+    from chaos.workload.reference.training.replica import Replica  # noqa: PLC0415
 
     torch.set_num_threads(1)
     compute_in_batches()

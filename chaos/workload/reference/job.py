@@ -40,9 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(config: JobConfig) -> int:
-    from chaos.workload.reference.launcher import run_launcher  # noqa: PLC0415 - imports torch
+    from chaos.workload.reference.launcher.process import run_launcher  # noqa: PLC0415 - imports torch
     from chaos.workload.reference.placement import name_process  # noqa: PLC0415
-    from chaos.workload.reference.rank import RankSetup  # noqa: PLC0415
+    from chaos.workload.reference.rank.process import RankSetup  # noqa: PLC0415
     from chaos.workload.reference.zygote import Zygote  # noqa: PLC0415
 
     name_process("zygote")

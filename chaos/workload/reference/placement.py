@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from chaos.lab import namespace, topology
-from chaos.workload.reference.beacons import End
+from chaos.workload.reference.beacons import NVLINK, PCIE, End
 from chaos.workload.reference.config import JobConfig, Place
-from chaos.workload.reference.paths import NVLINK, PCIE
 
 
 class PlaceUnavailable(RuntimeError):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from chaos.workload.events import StepWriter
-from chaos.workload.reference.checkpoint import CheckpointFolder
-from chaos.workload.reference.group import Group
-from chaos.workload.reference.replica import Replica
+from chaos.workload.reference.rank.group import Group
+from chaos.workload.reference.training.checkpoint import CheckpointFolder
+from chaos.workload.reference.training.replica import Replica
 
 
 class RestoreFailed(RuntimeError):

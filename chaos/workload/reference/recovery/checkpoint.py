@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from chaos.workload.events import StepWriter
-from chaos.workload.reference.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
-from chaos.workload.reference.group import Group
+from chaos.workload.reference.rank.group import Group
 from chaos.workload.reference.recovery.base import Recovery, RestoreFailed
-from chaos.workload.reference.replica import Replica
+from chaos.workload.reference.training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
+from chaos.workload.reference.training.replica import Replica
 
 _FROM_THE_SEED = -1
 

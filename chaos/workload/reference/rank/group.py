@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import torch.distributed as dist
 from torch import Tensor
 
-from chaos.workload.reference.control import Control
 from chaos.workload.reference.messages import Generation
-from chaos.workload.reference.pace import compute_in_batches
+from chaos.workload.reference.rank.control import Control
 from chaos.workload.reference.store import Store
+from chaos.workload.reference.training.pace import compute_in_batches
 
 BUILD_TIMEOUT_S = 1.0
 _SLICE = timedelta(milliseconds=10)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chaos.workload.reference.arena import Arena
+from chaos.workload.reference.training.arena import Arena
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,19 @@ import torch
 from chaos.lab import namespace
 from chaos.workload.events import Incarnation, StepWriter
 from chaos.workload.reference import store
-from chaos.workload.reference.abort import shut_connections
-from chaos.workload.reference.beacons import Beacons, Partner, Report
-from chaos.workload.reference.checkpoint import CheckpointFolder
+from chaos.workload.reference.beacons import Beacons, Partner, Report, partners
 from chaos.workload.reference.config import JobConfig, Place
-from chaos.workload.reference.control import Control
-from chaos.workload.reference.group import BUILD_TIMEOUT_S, GlooGroup, GroupBroken, GroupBuilder, Successor
-from chaos.workload.reference.loop import Schedule, checkpoint_writer, train
 from chaos.workload.reference.messages import Generation
-from chaos.workload.reference.pace import compute_in_batches
-from chaos.workload.reference.paths import partners
 from chaos.workload.reference.placement import ends, enter, name_process
+from chaos.workload.reference.rank.abort import shut_connections
+from chaos.workload.reference.rank.control import Control
+from chaos.workload.reference.rank.group import BUILD_TIMEOUT_S, GlooGroup, GroupBroken, GroupBuilder, Successor
 from chaos.workload.reference.recovery import RestoreFailed, recovery_for
 from chaos.workload.reference.rendezvous import Meeting
-from chaos.workload.reference.replica import Replica, StepFigures
+from chaos.workload.reference.training.checkpoint import CheckpointFolder
+from chaos.workload.reference.training.loop import Schedule, checkpoint_writer, train
+from chaos.workload.reference.training.pace import compute_in_batches
+from chaos.workload.reference.training.replica import Replica, StepFigures
 from chaos.workload.reference.zygote import Order
 
 EXIT_GROUP_BROKEN = 1

@@ -11,8 +11,8 @@ from itertools import groupby
 
 from chaos.workload.reference.beacons import Report
 from chaos.workload.reference.config import JobConfig, Place
+from chaos.workload.reference.launcher.paths import Choice, Paths
 from chaos.workload.reference.messages import Seat
-from chaos.workload.reference.paths import Choice, Paths
 from chaos.workload.reference.placement import ends
 
 Members = Mapping[int, Place]  # places by process

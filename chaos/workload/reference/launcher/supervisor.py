@@ -14,20 +14,20 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from chaos.workload.reference import messages
-from chaos.workload.reference.adoption import Adoption
 from chaos.workload.reference.beacons import BEAT_S
 from chaos.workload.reference.config import JobConfig
-from chaos.workload.reference.heartbeat import Heartbeats
-from chaos.workload.reference.membership import Membership, State
+from chaos.workload.reference.launcher.adoption import Adoption
+from chaos.workload.reference.launcher.heartbeat import Heartbeats
+from chaos.workload.reference.launcher.membership import Membership, State
+from chaos.workload.reference.launcher.progress import Progress
+from chaos.workload.reference.launcher.routes import Routes
+from chaos.workload.reference.launcher.workers import Worker, Workers
 from chaos.workload.reference.messages import Generation, Message, Status
 from chaos.workload.reference.placement import Placement
 from chaos.workload.reference.poller import Poller
-from chaos.workload.reference.progress import Progress
 from chaos.workload.reference.recovery import recovery_for
 from chaos.workload.reference.rendezvous import Meeting
-from chaos.workload.reference.routes import Routes
 from chaos.workload.reference.store import RendezvousStore
-from chaos.workload.reference.workers import Worker, Workers
 from chaos.workload.reference.zygote import ZygoteClient
 
 _log = logging.getLogger("launcher")

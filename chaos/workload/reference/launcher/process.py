@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from chaos.workload.events import StepWriter
 from chaos.workload.reference.config import JobConfig
+from chaos.workload.reference.launcher.supervisor import Supervisor
 from chaos.workload.reference.placement import placement_for
 from chaos.workload.reference.poller import Poller
 from chaos.workload.reference.store import RendezvousStore
-from chaos.workload.reference.supervisor import Supervisor
 from chaos.workload.reference.zygote import ZygoteClient
 
 

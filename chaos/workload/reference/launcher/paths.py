@@ -13,12 +13,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from chaos.workload.reference.beacons import BEAT_S, SILENT_S, UNHEARD_S, Report
+from chaos.workload.reference.beacons import BEAT_S, NVLINK, PCIE, SILENT_S, UNHEARD_S, Report, partners
 from chaos.workload.reference.config import Place
-
-#: Names of the paths, and of the media that a node's ranks can talk to each other over.
-NVLINK = "nvlink"
-PCIE = "pcie"
 
 #: So many heartbeats during a silence prove that the sender's watcher lived.
 LIVE_BEATS = 3
@@ -45,28 +41,6 @@ class Link(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path} between processes {' and '.join(map(str, sorted(self.pair)))}"
-
-
-def partners(processes: Mapping[int, Place]) -> dict[int, dict[int, tuple[str, ...]]]:
-    """Who exchanges beacons with whom, and on which paths: for each process, one a place, its partners with the paths.
-
-    All on a node, on both paths; between two nodes only GPUs of the same index (where they share none, the first of
-    either), on PCIe. So the number of beacons grows with GPUs a node plus nodes, not with their product, and all
-    processes are connected.
-    """
-    nodes: dict[int, dict[int, int]] = {}
-    for process, place in sorted(processes.items(), key=lambda item: item[1]):
-        nodes.setdefault(place.node, {})[place.gpu] = process
-    found: dict[int, dict[int, tuple[str, ...]]] = {process: {} for process in processes}
-    pairs: list[tuple[tuple[int, int], tuple[str, ...]]] = [
-        (pair, (NVLINK, PCIE)) for gpus in nodes.values() for pair in combinations(gpus.values(), 2)
-    ]
-    for here, there in combinations(nodes.values(), 2):
-        shared = [(here[gpu], there[gpu]) for gpu in here.keys() & there.keys()]
-        pairs += [(pair, (PCIE,)) for pair in shared or [(next(iter(here.values())), next(iter(there.values())))]]
-    for (one, other), paths in pairs:
-        found[one][other] = found[other][one] = paths
-    return found
 
 
 class Choice(NamedTuple):

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from chaos.workload.fingerprint import hash_for
-from chaos.workload.reference.arena import Arena
 from chaos.workload.reference.config import ModelShape
-from chaos.workload.reference.data import ByteText, standard_library_text
-from chaos.workload.reference.model import Decoder
-from chaos.workload.reference.optimizer import AdamW
+from chaos.workload.reference.training.arena import Arena
+from chaos.workload.reference.training.data import ByteText, standard_library_text
+from chaos.workload.reference.training.model import Decoder
+from chaos.workload.reference.training.optimizer import AdamW
 
 _WARM_UP_STEPS = 3
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chaos.workload.events import StepWriter
-from chaos.workload.reference.checkpoint import CheckpointFolder, CheckpointWriter
 from chaos.workload.reference.config import JobConfig
-from chaos.workload.reference.group import Group
-from chaos.workload.reference.pace import Pace
-from chaos.workload.reference.replica import Replica, StepFigures
+from chaos.workload.reference.rank.group import Group
+from chaos.workload.reference.training.checkpoint import CheckpointFolder, CheckpointWriter
+from chaos.workload.reference.training.pace import Pace
+from chaos.workload.reference.training.replica import Replica, StepFigures
 
 
 @dataclass(frozen=True)
