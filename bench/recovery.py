@@ -136,11 +136,11 @@ class Undisturbed:
         (root / "job.json").write_text(json.dumps(config), encoding="utf-8")
         command = [sys.executable, "-m", launch.JOB, str(root / "job.json")]
         # Its standard input is its lifeline: it ends when we do.
-        with (root / "launcher.log").open("wb") as log:
+        with (root / "job.log").open("wb") as log:
             job = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
         with job:
             if job.wait() != 0:
-                raise SystemExit(f"the undisturbed job failed:\n{_end_of(root / 'launcher.log')}")
+                raise SystemExit(f"the undisturbed job failed:\n{_end_of(root / 'job.log')}")
 
 
 def _everything(events: Tail) -> Iterator[Event]:
@@ -296,7 +296,7 @@ def training(recovery: str, seed: int) -> Iterator[Training]:
         lab = stack.enter_context(Lab.up(SPEC, Path(folder) / "lab"))
         job = launch.start(lab, SPEC, recovery=recovery, settings=settings, work=work, logs=logs)
         stack.callback(job.stop)
-        yield Training(job, work / "events", logs / "launcher.log")
+        yield Training(job, work / "events", logs / "job.log")
 
 
 # -- 3: false alarms --------------------------------------------------------------------------------------------------

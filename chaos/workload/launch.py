@@ -1,4 +1,4 @@
-"""Starts the reference trainer in a lab and ends it: by its own launcher on the head, or by torchrun on every node."""
+"""Starts the reference trainer in a lab and ends it: as a job of its own on the head, or by torchrun on every node."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def start(lab: LabClient, spec: LabSpec, *, recovery: str, settings: Mapping[str
         return _by_torchrun(lab, spec, file, logs)
     reader, writer = os.pipe()
     try:
-        process = _spawn(lab, None, [sys.executable, "-m", JOB, str(file)], logs / "launcher.log", stdin=reader)
+        process = _spawn(lab, None, [sys.executable, "-m", JOB, str(file)], logs / "job.log", stdin=reader)
     except BaseException:
         os.close(writer)
         raise
     finally:
         os.close(reader)
-    return Job({"launcher": process}, [writer])
+    return Job({"job": process}, [writer])
 
 
 def _by_torchrun(lab: LabClient, spec: LabSpec, config: Path, logs: Path) -> Job:

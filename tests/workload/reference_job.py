@@ -36,10 +36,10 @@ class Job:
 
     Args:
         lab: where it runs; by default on this host.
-        command: what runs it, before the configuration's path; by default the launcher.
+        command: what runs it, before the configuration's path; by default the job.
         node: the lab's node to run the command on; by default the head.
         env: additions to the environment.
-        config: keys of the launcher's configuration.
+        config: keys of the job's configuration.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class Job:
         self._tail = tail(folder / "events")
         path = folder / "config.json"
         path.write_text(json.dumps(self.config), encoding="utf-8")
-        self._log = folder / "launcher.log"
+        self._log = folder / "job.log"
         argv, environment = [*command, str(path)], os.environ | (env or {})
         reader, self._lifeline = os.pipe()
         with open(self._log, "wb") as log:
             streams = {"stdin": reader, "stdout": log.fileno(), "stderr": log.fileno()}
-            self.launcher: subprocess.Popen[bytes] | LabProcess
+            self.process: subprocess.Popen[bytes] | LabProcess
             if lab is None:
-                self.launcher = subprocess.Popen(argv, env=environment, **streams)
+                self.process = subprocess.Popen(argv, env=environment, **streams)
             else:
-                self.launcher = lab.spawn(argv, node=node, env=environment, **streams)
+                self.process = lab.spawn(argv, node=node, env=environment, **streams)
         os.close(reader)
 
     @property
@@ -83,7 +83,7 @@ class Job:
         return self._log.read_text(encoding="utf-8")
 
     def end_input(self) -> None:
-        """Close the launcher's standard input."""
+        """Close the job's standard input."""
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
@@ -94,14 +94,14 @@ class Job:
     def __exit__(self, *_: object) -> None:
         self.end_input()
         if self._lab is not None:  # whatever is left goes with the lab
-            self.launcher.signal(signal.SIGTERM)
-            self.launcher.wait(10)
+            self.process.signal(signal.SIGTERM)
+            self.process.wait(10)
             return
         try:
-            self.launcher.wait(10)
+            self.process.wait(10)
         except subprocess.TimeoutExpired:
-            self.launcher.kill()
-            self.launcher.wait()
+            self.process.kill()
+            self.process.wait()
         for hello in self.all("hello"):
             assert not alive(hello), f"process {hello['pid']} outlived its launcher"
 
@@ -125,7 +125,7 @@ class Job:
         end = time.monotonic() + PATIENCE
         while not (found := look()):
             assert time.monotonic() < end, f"no {what}\n{self.log}"
-            assert self.launcher.poll() is None or look(), f"no {what}, and the launcher has ended\n{self.log}"
+            assert self.process.poll() is None or look(), f"no {what}, and the job has ended\n{self.log}"
             time.sleep(0.01)
         return found
 
@@ -133,8 +133,8 @@ class Job:
         return self.await_event("step", lambda event: event["step"] >= step, **fields)
 
     def await_end(self) -> int:
-        """The launcher's exit code; what it said is shown beside a failed comparison."""
-        code = self.launcher.wait(PATIENCE)
+        """The job's exit code; what it said is shown beside a failed comparison."""
+        code = self.process.wait(PATIENCE)
         self.update()
         print(self.log, file=sys.stderr)
         return code

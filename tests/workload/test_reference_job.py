@@ -149,7 +149,7 @@ def test_without_recovery_a_stopped_rank_ends_the_job_by_the_collectives_time_ou
 def test_sigterm_ends_the_job_cleanly(tmp_path: Path) -> None:
     with Job(tmp_path, step_s=0.02, spares=SPARES) as job:
         job.await_step(5)
-        job.launcher.send_signal(signal.SIGTERM)
+        job.process.send_signal(signal.SIGTERM)
         assert job.await_end() == 0
         assert [b["reason"] for b in job.all("bye")] == ["stopped"] * 6
 
@@ -165,8 +165,8 @@ def test_ranks_die_with_a_killed_launcher_even_when_stopped(tmp_path: Path) -> N
     with Job(tmp_path, step_s=0.02, spares=SPARES) as job:
         job.await_step(5)
         job.signal(1, signal.SIGSTOP)
-        job.launcher.kill()
-        job.launcher.wait()
+        job.process.kill()
+        job.process.wait()
         hellos = job.all("hello")
         ended = [h for h in hellos if not alive(h)]
         while len(ended) < len(hellos):
