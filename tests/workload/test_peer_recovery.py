@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +240,18 @@ def test_many_generations_leave_no_descriptor_and_no_thread(tmp_path: Path) -> N
         # A group is taken apart when no collective can hang in it any more.
         janitor = 1
         job.await_true(lambda: held() <= (before[0], before[1] + janitor), "end of what old groups held")
+
+
+@pytest.mark.train
+def test_ranks_that_are_all_stopped_at_once_are_not_given_up(tmp_path: Path, undisturbed: dict[int, set[str]]) -> None:
+    """Whoever replaced them would have to begin anew."""
+    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+        job.await_step(30)
+        with ExitStack() as stopped:
+            for rank in range(4):
+                stopped.enter_context(job.stopped(rank))
+            last = max(event["t"] for event in job.all("step"))
+            job.await_true(lambda: time.monotonic_ns() - last > 2e9, "two seconds")
+        assert job.await_end() == 0
+        assert {job.member(rank)["node"] for rank in range(4)} == {0, 1}, "nobody was replaced"
+        assert_seamless(job, undisturbed)

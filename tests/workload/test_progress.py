@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.workload.reference.launcher.progress import FOLLOW_S, Progress
+from chaos.workload.reference.launcher.progress import Progress
 
-PATIENCE = 0.3
+PATIENCE, FOLLOW_S = 0.3, 1.0
 
 
 def trained(steps: int = 10, pause: float = 0.02) -> tuple[Progress, float]:
@@ -25,7 +25,7 @@ def stuck(progress: Progress, until: float, start: float = 100.0) -> list[int]:
     found, now = [], start
     while now < until:
         now += 0.04
-        found = progress.stuck([1, 2, 3], PATIENCE, min(now, until))
+        found = progress.stuck([1, 2, 3], min(now, until), patience=PATIENCE, follow=FOLLOW_S)
     return found
 
 
@@ -83,11 +83,22 @@ def test_whoever_waits_in_the_collective_before_is_not_stuck() -> None:
 
 def test_a_listener_that_was_late_itself_accuses_nobody_at_once() -> None:
     progress, now = trained()
-    progress.stuck([1, 2, 3], PATIENCE, now)
+    progress.stuck([1, 2, 3], now, patience=PATIENCE, follow=FOLLOW_S)
     progress.hear(1, (1, 11), now, inside=True)
-    assert progress.stuck([1, 2, 3], PATIENCE, now + 5) == []
+    assert progress.stuck([1, 2, 3], now + 5, patience=PATIENCE, follow=FOLLOW_S) == []
     assert stuck(progress, now + 5.3, start=now + 5) == []
     assert stuck(progress, now + 5.5, start=now + 5.3) == [2, 3]
+
+
+def test_a_listener_that_slept_through_a_new_generation_accuses_nobody_at_once() -> None:
+    """The first that it reads may be older than the generation."""
+    progress, now = trained()
+    progress.announced(2, [1, 2, 3], now)
+    stuck(progress, now)
+    assert progress.stuck([1, 2, 3], now + 5, patience=PATIENCE, follow=FOLLOW_S) == []
+    for process in (1, 2, 3):
+        progress.hear(process, (2, 0), now + 5, inside=False)
+    assert stuck(progress, now + 20, start=now + 5) == []
 
 
 def test_the_time_without_a_generation_is_no_step() -> None:

@@ -132,7 +132,8 @@ def _say_to(file: Path) -> None:
 def follow(rank: Pretender, message: Message) -> None:
     """Follow the generation that a message announces."""
     if message["op"] == "generation":
-        rank.status = Status(followed=message["number"])
+        seated = rank.number in [seat["process"] for seat in message["seats"]]
+        rank.status = Status(followed=message["number"], standing_by=not seated)
 
 
 def test_a_job_is_done_when_every_member_is_done_in_the_newest_generation(tmp_path: Path) -> None:

@@ -91,14 +91,23 @@ class ZygoteClient:
         socket: readable when there is a report.
         living: the ranks that a former launcher has started.
         numbers: how many processes there have been; the next one's number is one more.
-        begun: whether a former launcher had let the job begin: then it has a state that can be lost.
+        generation: the newest one that there has been; 0: none.
+        begun: whether the job has a state that can be lost.
     """
 
-    def __init__(self, sock: socket.socket, living: list[Living], numbers: int, *, begun: bool) -> None:
+    def __init__(
+        self, sock: socket.socket, living: list[Living], *, numbers: int, generation: int, begun: bool
+    ) -> None:
         self.socket = sock
         self.living = living
         self.numbers = numbers
+        self.generation = generation
         self.begun = begun
+
+    def announce(self, generation: int) -> None:
+        """Say that there is a new generation, so that no launcher uses its number again."""
+        self.generation = generation
+        self._say({"generation": generation})
 
     def start(self, order: Order) -> None:
         """Ask for a rank; Started or NotStarted will be reported. The caller still closes its descriptors."""
@@ -106,7 +115,7 @@ class ZygoteClient:
         wire.send(self.socket, message, list(order.fds.values()))
 
     def has_begun(self) -> None:
-        """Say that the job has begun, so that no launcher lets it begin again."""
+        """Say that the job has a state, so that no launcher lets it begin again without one."""
         if not self.begun:
             self.begun = True
             self._say({"begun": True})
@@ -159,6 +168,7 @@ class Zygote:
         self._own_pids = namespace.open_namespace("pid")
         self._ranks: dict[int, _Child] = {}  # by pidfd
         self._numbers = 0
+        self._generation = 0
         self._begun = False
         self._launcher: socket.socket | None = None
         self._launcher_pid = 0
@@ -200,7 +210,8 @@ class Zygote:
         name_process("launcher")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # for the zygote, which says when it is over
-        return self._become_launcher(ZygoteClient(sock, living, self._numbers, begun=self._begun))
+        client = ZygoteClient(sock, living, numbers=self._numbers, generation=self._generation, begun=self._begun)
+        return self._become_launcher(client)
 
     def _hear_launcher(self) -> None:
         assert self._launcher is not None
@@ -212,8 +223,11 @@ class Zygote:
             self._lose_launcher()
         elif "outcome" in message:
             self._outcome = message["outcome"]
+            self._ending = self._ending or time.monotonic() + END_S
         elif "begun" in message:
             self._begun = True
+        elif "generation" in message:
+            self._generation = message["generation"]
         else:
             handed = dict(zip(message["fds"], fds, strict=True))
             self._start_rank(Order(message["process"], Place(**message["place"]), handed))

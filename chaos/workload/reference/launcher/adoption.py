@@ -22,10 +22,12 @@ class Adoption:
     Args:
         living: processes.
         now: when the launcher started.
+        begun: the job has a state: then somebody knows a generation, and is waited for.
     """
 
-    def __init__(self, living: Iterable[int], now: float) -> None:
+    def __init__(self, living: Iterable[int], now: float, *, begun: bool) -> None:
         self._due = now + PATIENCE_S
+        self._begun = begun
         self._silent = set(living)
         self._told_all: float | None = None
         self._generations: dict[int, Generation] = {}
@@ -52,8 +54,10 @@ class Adoption:
 
     def complete(self, now: float) -> bool:
         """Whether all are known that can be waited for."""
-        if not self._silent or now >= self._due:
+        if not self._silent:
             return True
+        if now >= self._due:
+            return self.current is not None or not self._begun
         members = set() if self.current is None else set(self.current.members)
         if not members or members & self._silent:
             self._told_all = None

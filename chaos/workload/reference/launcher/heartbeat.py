@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 #: If the listener itself came so late (seconds), it may have slept through beats, and accuses nobody for now.
 _OWN_LATENESS = 0.05
+_QUIET = 0.06  # seconds; three beats
 
 
 class Heartbeats:
@@ -31,6 +33,10 @@ class Heartbeats:
     def forget(self, process: int) -> None:
         """The process is watched no longer."""
         self._last.pop(process, None)
+
+    def quiet(self, now: float, among: Iterable[int]) -> list[int]:
+        """The processes of ``among`` that have missed some beats, and may hang: too early to say."""
+        return [process for process in among if now - self._last.get(process, -math.inf) > _QUIET]
 
     def silent(self, now: float, among: Iterable[int]) -> list[int]:
         """The processes of ``among`` that are hung. To be called at least every 50 ms, after reading all beats."""

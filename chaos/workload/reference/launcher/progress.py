@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 
 Position = tuple[int, int]  # generation, collectives entered in it
 
-#: Within this, and beyond what a step takes, a main thread follows a new generation (seconds).
-FOLLOW_S = 1.0
 _OWN_LATENESS = 0.05  # if the listener itself came so late (seconds), it accuses nobody for now
 _STEPS = 3  # of the time between collectives, as the job's own slowness
 _REMEMBERED = 8
@@ -61,18 +59,20 @@ class Progress:
         """Since when the first of all waits where it is."""
         return self._reached
 
-    def stuck(self, members: Sequence[int], patience: float, now: float) -> list[int]:
+    def stuck(self, members: Sequence[int], now: float, *, patience: float, follow: float) -> list[int]:
         """The members that keep the others waiting for longer than ``patience``, beyond what the job's steps take.
 
-        To be called at least every 50 ms, after reading all that was told. One that has not left the collective before
-        is none: it may wait for data that was lost.
+        And those that do not ``follow`` a new generation within so many seconds, beyond the same. To be called at least
+        every 50 ms, after reading all that was told. One that has not left the collective before is none of them: it
+        may wait for data that was lost.
         """
         late = self._looked is not None and now - self._looked > _OWN_LATENESS
         self._looked = now
         if late:  # what was told meanwhile may not have been read
             self._reached = max(self._reached, now)
+            self._astray = dict.fromkeys(self._astray, now)
         slowness = _STEPS * max(self._pauses, default=0.0)
-        astray = [p for p in members if now - self._astray.get(p, now) > FOLLOW_S + slowness]
+        astray = [p for p in members if now - self._astray.get(p, now) > follow + slowness]
         if now - self._reached <= patience + slowness:
             return astray
         behind = [p for p in members if p not in self._inside and self._at.get(p, (0, 0)) < self._front]

@@ -36,6 +36,7 @@ class Routes:
         self._peers: dict[int, Place] = {}
         self._media: dict[int, str] = {}  # in use, of nodes that do not use the preferred one
         self._planned: dict[int, str] = {}  # for the next generation, where that differs
+        self._urgent: set[int] = set()  # nodes of which that was planned because they must leave
 
     # -- what the launcher hears -----------------------------------------------------------------------------------
 
@@ -88,11 +89,12 @@ class Routes:
             if medium != self._medium(seat.place.node):
                 self._media[seat.place.node] = medium
                 self._paths.moved(seat.place.node, medium, now)
-        self._planned.clear()
+        self.stay()
 
     def stay(self) -> None:
-        """What was planned for the next generation will not be."""
+        """Nothing is planned for the next generation any more."""
         self._planned.clear()
+        self._urgent.clear()
 
     # -- what could be better --------------------------------------------------------------------------------------
 
@@ -108,9 +110,10 @@ class Routes:
         found = []
         for node, seated in self._by_node(members):
             choice = self._paths.choose(node, seated, self._medium(node), now)
-            planned = choice is not None and self._planned.get(node) == choice.medium
-            if choice is not None and choice.at_once == at_once and not planned:
+            known = node in (self._urgent if at_once else self._planned)
+            if choice is not None and choice.at_once == at_once and not known:
                 self._planned[node] = choice.medium
+                self._urgent |= {node} if at_once else set()
                 found.append(choice)
         return found
 

@@ -34,6 +34,7 @@ _log = logging.getLogger("launcher")
 
 GATHER_S = 0.002  # a node's loss is several deaths a few milliseconds apart
 RETRY_S = 0.03  # after a failed collective the cause (a death, a hang) is usually about to show itself
+FOLLOW_S = 1.0  # within this, beyond what a step takes, a main thread follows a new generation, or it is stuck
 RESTORE_S = 1.0  # within this, beyond what a step takes, a peer's state is there and the first step done
 START_S = 20.0  # within this a process is warm
 RESPAWN_S = 0.5  # a new spare is started when the job runs again: it needs cores, and the lab may be busy
@@ -115,7 +116,7 @@ class Supervisor:
         self._current: Generation | None = None
         self._successor: Generation | None = None  # is being formed beside the current one
         self._going: set[int] = set()  # generations that must not break: the current one, and the one it grew beside
-        self._number = 0  # of the newest generation
+        self._number = zygote.generation  # of the newest one
         self._published = 0.0  # when that was announced
         self._improve_after = 0.0
         self._improve_pause = IMPROVE_S[0]
@@ -127,7 +128,7 @@ class Supervisor:
         self._outcome: int | None = None
         self._adoption: Adoption | None = None
         if self._workers.alive:
-            self._adoption = Adoption(self._workers.alive, clock())
+            self._adoption = Adoption(self._workers.alive, clock(), begun=zygote.begun)
         for worker in self._workers.alive.values():
             self._membership.started(worker.number, worker.place)
 
@@ -191,8 +192,13 @@ class Supervisor:
         successor = Generation.from_message(hello["successor"]) if hello["successor"] else None
         if self._adoption is not None:
             self._adoption.met(worker.number, heard, successor)
-        elif self._current is not None and heard is not None and heard.number < self._current.number:
-            self._workers.send(worker, self._current.as_message())
+        elif self._current is not None:
+            known = 0 if heard is None else heard.number
+            if known < self._current.number:
+                self._workers.send(worker, self._current.as_message())
+            elif known > self._current.number:  # from a former launcher, in its last moment
+                self._number = max(self._number, known)
+                self._note_trouble(f"{worker} has heard of a generation that was not formed", self._clock())
 
     def _hear_status(self, worker: Worker, former: Status) -> None:
         status, number = worker.status, worker.number
@@ -210,7 +216,9 @@ class Supervisor:
         if status.followed <= self._current.number:
             position = status.followed, status.entered
             self._progress.hear(number, position, self._clock(), inside=status.inside)
-        self._furthest = max(self._furthest, status.completed)
+        if status.completed:
+            self._furthest = max(self._furthest, status.completed)
+            self._zygote.has_begun()
         news = (status.followed, status.broken) != (former.followed, former.broken)
         if status.broken and news and status.followed in self._going:
             _log.info("%s: generation %d is broken: %s", worker, status.followed, status.broken)
@@ -234,7 +242,14 @@ class Supervisor:
             if self._current is None and self._workers.attempts[worker.place] >= HOPELESS:
                 self.end(1, f"{HOPELESS} processes in a row died on {worker.place} before they were ready")
         if self._membership.lost(worker.number):
-            self._note_loss(f"{worker} died", self._clock())
+            self._lose(worker, "died", self._clock())
+
+    def _lose(self, worker: Worker, what: str, symptom: float) -> None:
+        """A process that held a seat does no longer."""
+        if self._successor is not None and worker.number not in self._members:
+            self._give_up_successor(f"is without {worker}, which {what}")
+        else:
+            self._note_loss(f"{worker} {what}", symptom)
 
     def _note_loss(self, what: str, symptom: float) -> None:
         if self._outcome is not None:
@@ -261,13 +276,13 @@ class Supervisor:
 
     def _look_for_hangs(self) -> None:
         silent = self._heartbeats.silent(self._clock(), list(self._workers.alive))
-        if not self._replica_left(without=silent):
-            return  # to replace them would be to begin anew: they may wake
+        if not self._replica_left(without=self._quiet):
+            return  # all may be stopped: to replace them would be to begin anew, and they may wake
         for number in silent:
             last = self._heartbeats.last(number) or 0.0
             warm = self._membership.state(number) in (State.MEMBER, State.SPARE)
             if self._recovery.in_place and warm and self._membership.expel(number):
-                self._note_loss(f"{self._workers.alive[number]} hangs", last + BEAT_S)
+                self._lose(self._workers.alive[number], "hangs", last + BEAT_S)
         for number in self._membership.blocked_by():
             self._workers.kill(self._workers.alive[number], "it is no member any more, and its place is needed")
 
@@ -278,12 +293,19 @@ class Supervisor:
                 self._workers.kill(worker, f"it was not ready within {START_S:g} s")
         if self._current is None or not self._recovery.in_place or self._loss is not None:
             return
-        seated = [number for number in self._members if self._membership.state(number) is State.MEMBER]
-        for number in self._progress.stuck(seated, self._patience(), now):
-            if self._membership.expel(number):
+        quiet = set(self._quiet)
+        seated = [n for n in self._members if self._membership.state(n) is State.MEMBER and n not in quiet]
+        follow = FOLLOW_S if self._recovery.from_peers else START_S
+        for number in self._progress.stuck(seated, now, patience=self._patience(), follow=follow):
+            if self._replica_left(without={number, *quiet}) and self._membership.expel(number):
                 since = self._progress.waiting_since
                 self._note_loss(f"the main thread of {self._workers.alive[number]} is stuck", since)
                 self._workers.kill(self._workers.alive[number], "its main thread is stuck")
+
+    @property
+    def _quiet(self) -> list[int]:
+        """Members whose watchers may not live."""
+        return self._heartbeats.quiet(self._clock(), self._membership.members)
 
     def _patience(self) -> float:
         """Seconds for which a member may keep the others waiting, beyond what a step takes."""
@@ -322,14 +344,19 @@ class Supervisor:
         self._helpless = helpless
 
     def _replace_cut_off(self) -> None:
-        """Let spares take the seats of members that the others cannot reach, if there are enough."""
+        """Let spares take the seats of members that the others cannot reach, if there are enough.
+
+        Without them the others wait: they would go on with fewer ranks, for what may be a moment. Not for one that has
+        never done a step with them.
+        """
         cut_off = self._routes.cut_off(self._members)
         members = [number for number in self._membership.members if number in cut_off]
-        if len([number for number in self._membership.spares if number not in cut_off]) < len(members):
-            return
-        for number in members:
+        spares = [number for number in self._membership.spares if number not in cut_off]
+        if len(spares) < len(members):
+            members = [number for number in members if not self._workers.alive[number].status.completed]
+        for number in members if self._furthest else ():
             self._membership.expel(number)
-            self._note_loss(f"{self._workers.alive[number]} cannot be reached by the others", cut_off[number])
+            self._lose(self._workers.alive[number], "cannot be reached by the others", cut_off[number])
 
     # -- what is done about it -------------------------------------------------------------------------------------
 
@@ -381,16 +408,22 @@ class Supervisor:
         if not self._recovery.in_place:
             self._end_with_survivors(str(cause))
             return
-        cut_off = self._routes.cut_off(self._members)
-        if self._membership.fill(cut_off):
+        if self._membership.fill(self._routes.cut_off(self._members)):
             self._publish(cause)
         elif self._recovery.from_peers:
             self._fill_places()
             awaited = cause is self._loss and self._membership.starting and self._clock() < cause.due + REPLACE_S
             if not self._replica_left():
                 self.end(1, f"no replica of the state is left: {cause}")
-            elif not awaited and self._membership.fill(cut_off, partly=True):
+            elif not awaited and self._membership.fill(self._unusable(cause), partly=True):
                 self._publish(cause)
+
+    def _unusable(self, cause: _Cause) -> set[int]:
+        """Spares that must not take a seat: not where time presses, those that cannot be reached, otherwise more."""
+        unusable = set(self._routes.cut_off(self._members))
+        if cause is not self._loss:
+            unusable |= self._routes.unproven(self._members, self._membership.spares, self._clock())
+        return unusable
 
     def _replica_left(self, without: Collection[int] = ()) -> bool:
         """Whether a member holds the state that the job has come to, or the job does not need one that does."""
@@ -422,6 +455,7 @@ class Supervisor:
 
     def _form(self, cause: _Cause) -> Generation:
         self._number += 1
+        self._zygote.announce(self._number)
         generation = Generation(
             self._number,
             self._membership.seats(self._routes.bind),
@@ -452,7 +486,8 @@ class Supervisor:
                 return
         obsolete = (self._current, self._successor)
         self._current, self._successor = self._form(cause), None
-        self._zygote.has_begun()
+        if not self._recovery.in_place:
+            self._zygote.has_begun()  # it ends with its first ranks
         self._routes.take(self._current.seats, self._published)
         self._going = {self._current.number}
         for worker in list(self._workers.alive.values()):
@@ -504,7 +539,8 @@ class Supervisor:
         if not adoption.complete(now):
             return
         self._adoption = None
-        self._number, self._current, self._successor = adoption.number, adoption.current, adoption.successor
+        self._number = max(self._number, adoption.number)
+        self._current, self._successor = adoption.current, adoption.successor
         self._published = now
         if self._current is None:
             return
@@ -519,6 +555,10 @@ class Supervisor:
         for number in set(self._members) & statuses.keys():
             if statuses[number].broken and statuses[number].followed == self._current.number:
                 self._note_trouble(statuses[number].broken, now)
+        for number in self._membership.members:
+            self._heartbeats.beat(number, now)  # or one that never beats would never be missed
+        if self._successor is not None:
+            self._give_up_successor("has lost its store with the former launcher")
         _log.info("took over generation %d: %s", self._current.number, self._described(self._current))
 
     def _take_seats(self, adoption: Adoption) -> None:
@@ -526,7 +566,7 @@ class Supervisor:
         statuses = {number: worker.status for number, worker in self._workers.alive.items()}
         seated = self._members if self._successor is None else self._successor.members
         spares = {number for number, status in statuses.items() if status.standing_by}
-        stale = {number for number, status in statuses.items() if status.followed} - spares - set(seated)
+        stale = set(statuses) - spares - set(seated)  # or starting: they are told the generation, and stand by
         for number in self._membership.adopt(seated, spares, stale):
             self._note_loss(f"process {number} died while there was no launcher", self._clock())
         for number in set(statuses) - set(seated):  # a message of its may have died with the former launcher

@@ -123,14 +123,18 @@ class GroupBuilder:
         left = threading.Event()
 
         def take(result: GlooGroup | GroupBroken) -> None:
+            if left.is_set():
+                if isinstance(result, GlooGroup):
+                    self.discard(result)
+                return
             made.append(result)
             self._control.notify()
-            if left.is_set() and isinstance(result, GlooGroup):
-                self.discard(result)
 
         self.begin(generation, slot, take)
         if not self._control.wait_for(lambda: bool(made)):
             left.set()
+            if made and isinstance(made[0], GlooGroup):
+                self.discard(made[0])
             raise GroupBroken("superseded while the group was formed")
         if isinstance(made[0], GroupBroken):
             raise made[0]
