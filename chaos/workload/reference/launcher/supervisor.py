@@ -408,18 +408,19 @@ class Supervisor:
         if not self._recovery.in_place:
             self._end_with_survivors(str(cause))
             return
-        if self._membership.fill(self._routes.cut_off(self._members)):
+        unusable = self._unusable(cause)
+        if self._membership.fill(unusable):
             self._publish(cause)
         elif self._recovery.from_peers:
             self._fill_places()
             awaited = cause is self._loss and self._membership.starting and self._clock() < cause.due + REPLACE_S
             if not self._replica_left():
                 self.end(1, f"no replica of the state is left: {cause}")
-            elif not awaited and self._membership.fill(self._unusable(cause), partly=True):
+            elif not awaited and self._membership.fill(unusable, partly=True):
                 self._publish(cause)
 
     def _unusable(self, cause: _Cause) -> set[int]:
-        """Spares that must not take a seat: not where time presses, those that cannot be reached, otherwise more."""
+        """Spares that cannot be reached, and, unless a loss makes it urgent, those of which that is not known yet."""
         unusable = set(self._routes.cut_off(self._members))
         if cause is not self._loss:
             unusable |= self._routes.unproven(self._members, self._membership.spares, self._clock())
