@@ -231,9 +231,11 @@ def test_a_new_launcher_takes_over_a_running_job_as_it_is(tmp_path: Path) -> Non
 
     def act(rank: Pretender, message: Message) -> None:
         follow(rank, message)
-        (tmp_path / "running").touch()
         if message["op"] == "generation":
             rank.say(steps=1, completed=1)
+            (tmp_path / f"rank {rank.number}").touch()
+        if len(list(tmp_path.glob("rank *"))) == 2:
+            (tmp_path / "running").touch()
         if (tmp_path / "died").exists():
             rank.say(done=True)
 
