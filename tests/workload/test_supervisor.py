@@ -168,7 +168,7 @@ def test_a_main_thread_that_does_not_follow_is_killed_and_replaced(tmp_path: Pat
         if message.get("number") == 2:
             rank.say(done=True)
 
-    code, said = supervise(tmp_path, lambda order: Pretender(order, tmp_path).run(act))
+    code, said = supervise(tmp_path, lambda order: Pretender(order, tmp_path).run(act), recovery="peer")
     assert code == 0
     assert "process 2 (node 0 GPU 1) is killed: its main thread is stuck" in said
 
@@ -188,7 +188,7 @@ def test_a_main_thread_that_keeps_the_others_waiting_is_killed_and_replaced(tmp_
         elif message.get("number") == 2:
             rank.say(done=True)
 
-    code, said = supervise(tmp_path, lambda order: Pretender(order, tmp_path).run(act))
+    code, said = supervise(tmp_path, lambda order: Pretender(order, tmp_path).run(act), recovery="peer")
     assert code == 0
     assert "the main thread of process 2 (node 0 GPU 1) is stuck" in said
     assert "generation 2 (the main thread of process 2" in said
