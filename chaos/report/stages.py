@@ -89,4 +89,4 @@ def _draw(found: list[Stage], name: str, width: int) -> Markup:
 
 
 def _fits(told: str, width: float) -> bool:
-    return width > 6.6 * len(told) + 8
+    return width > 7.4 * len(told) + 8
