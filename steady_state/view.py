@@ -30,6 +30,10 @@ class WorkloadView(Protocol):
         """The length of its window."""
 
     @property
+    def world(self) -> int:
+        """How many ranks the job began with; 0 before any has joined."""
+
+    @property
     def baseline(self) -> Mapping[str, float]:
         """What ``Hypothesis.baseline`` measured while the job was undisturbed; empty before."""
 

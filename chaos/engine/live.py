@@ -23,6 +23,7 @@ class View:
 
     now_ns: int
     window_ns: int
+    world: int
     baseline: Mapping[str, float]
     window: Sequence[Event]
     current: Sequence[Member]
@@ -54,6 +55,7 @@ class Live:
         self._hellos: dict[str, Event] = {}
         self._memberships: dict[str, Event] = {}
         self._launcher: Event | None = None
+        self._world = 0
         self._last: dict[str, Event] = {}
         self.baseline: Mapping[str, float] = {}
         self._thread = threading.Thread(target=self._follow, name="step events", daemon=True)
@@ -89,6 +91,7 @@ class Live:
                 if self._launcher is None or self._launcher["t"] < event["t"]:
                     self._launcher = event
             case "member":
+                self._world = self._world or event["world"]
                 self._memberships[event["inc"]] = event
             case "fenced" | "bye":
                 self._memberships.pop(event["inc"], None)
@@ -143,7 +146,7 @@ class Live:
         with self._changed:
             window = self._steps[bisect.bisect_right(self._steps, now - window_ns, key=lambda each: each["t"]) :]
             current = [Member(rank, inc, self._last.get(inc)) for rank, inc in sorted(members.items())]
-        return View(now, window_ns, self.baseline, [step for step in window if step["t"] <= now], current)
+        return View(now, window_ns, self._world, self.baseline, [step for step in window if step["t"] <= now], current)
 
     def rate(self, window_ns: int) -> float:
         """Steps a second over the last ``window_ns``, for display."""

@@ -21,21 +21,24 @@ class NoParams:
 
 
 class Throughput:
-    """Steps of the whole job a second."""
+    """Steps of the whole job a second; with fewer ranks than it began with, a step weighs their share."""
 
     name = "workload.throughput"
-    about = "steps of the whole job a second, over the last seconds"
+    about = (
+        "steps of the whole job a second, over the last seconds; one of fewer ranks than at first weighs their share"
+    )
     value: ValueType = "number"
     Params = NoParams
 
     def measure(self, _params: NoParams, view: WorkloadView, _timeout: float, /) -> Measurement:
         """0.0 for a job that does not step."""
         done = completions(view.steps())
-        rate = steps_per_second(done, view.now_ns - view.window_ns, view.now_ns)
+        share = share_of_ranks(view.steps(), view.world)
+        rate = steps_per_second(done, view.now_ns - view.window_ns, view.now_ns) * share
         return Measurement(
             rate,
-            f"{rate:.4g} steps/s",
-            {"steps": len(done), "window_s": view.window_ns / 1e9},
+            f"{rate:.4g} steps/s" + (f" (of {share:.0%} of the ranks)" if share < 1 else ""),
+            {"steps": len(done), "window_s": view.window_ns / 1e9, "ranks": share},
         )
 
 
@@ -132,6 +135,12 @@ def completions(steps: Sequence[StepEvent]) -> list[int]:
         reported[key][event["rank"]] = event["t"]
         world[key] = event["world"]
     return sorted(max(by_rank.values()) for key, by_rank in reported.items() if len(by_rank) >= world[key])
+
+
+def share_of_ranks(steps: Sequence[StepEvent], world: int) -> float:
+    """How many of the job's first ranks its steps had, on the average; 1.0 where that cannot be told."""
+    worlds = {(event["gen"], event["step"]): event["world"] for event in steps}
+    return min(1.0, sum(worlds.values()) / len(worlds) / world) if worlds and world else 1.0
 
 
 def steps_per_second(done: Sequence[int], start_ns: int, end_ns: int) -> float:

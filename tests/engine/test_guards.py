@@ -33,7 +33,7 @@ def guarded(tmp_path):
         document = loads(TEXT.format(path=flag, at_most=at_most), catalogue(), {})
         stop = Stop()
         journal = Journal(tmp_path / "journal.jsonl", "run")
-        return Guards(document, lambda: View(0, 1, {}, [], []), journal, stop), stop, flag
+        return Guards(document, lambda: View(0, 1, 2, {}, [], []), journal, stop), stop, flag
 
     return make
 

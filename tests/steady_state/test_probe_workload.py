@@ -25,6 +25,14 @@ def test_throughput_is_the_rate_of_steps_that_all_ranks_finished() -> None:
     assert measured.text == "50 steps/s"
 
 
+def test_a_job_with_three_of_four_ranks_has_three_quarters_of_its_throughput() -> None:
+    fewer = [event for event in steady(500, world=3) if event["rank"] < 3]
+    measured = measure("workload.throughput", View(fewer))
+    assert measured.value == pytest.approx(37.5, rel=1e-9)
+    assert measured.text == "37.5 steps/s (of 75% of the ranks)"
+    assert measure("workload.throughput", View(fewer, world=0)).value == pytest.approx(50.0), "it is not known"
+
+
 def test_a_rank_that_lags_behind_holds_the_step_back() -> None:
     events = [event for event in steady(500) if event["rank"] != 3 or event["t"] < 9 * SECOND]
     assert measure("workload.throughput", View(events)).value == pytest.approx(25.0, rel=0.03)

@@ -19,6 +19,7 @@ class View:
     events: Sequence[Mapping[str, Any]] = ()
     now_ns: int = 10 * SECOND
     window_ns: int = 2 * SECOND
+    world: int = 4
     baseline: Mapping[str, float] = field(default_factory=dict)
     ranks: Iterable[int] = range(4)
 
