@@ -18,7 +18,7 @@ from reference_job import PATIENCE, alive_pid
 from chaos.lab import namespace
 from chaos.workload.reference import messages
 from chaos.workload.reference.config import JobConfig
-from chaos.workload.reference.launcher.supervisor import FRUITLESS, HOPELESS, Supervisor
+from chaos.workload.reference.launcher.supervisor import FRUITLESS, HOPELESS, REPLACE_S, Supervisor
 from chaos.workload.reference.launcher.workers import Worker, Workers
 from chaos.workload.reference.messages import Message, Status
 from chaos.workload.reference.placement import placement_for
@@ -205,6 +205,40 @@ def test_a_member_that_dies_is_replaced_by_a_new_process(tmp_path: Path) -> None
     code, said = supervise(tmp_path, lambda order: Pretender(order, tmp_path).run(act))
     assert code == 0
     assert "generation 2 (process 1 (node 0 GPU 0) died): 0: node 0 GPU 0 at" in said
+
+
+def test_a_newcomer_that_fails_is_left_out_and_tried_again_after_a_pause(tmp_path: Path) -> None:
+    """The job has shrunk, since nobody could take the seat in time."""
+    offers: list[int] = []
+
+    def act(rank: Pretender, message: Message) -> int | None:
+        follow(rank, message)
+        if message["op"] == "generation" and not rank.status.standing_by:
+            rank.say(steps=1, completed=1)
+        if message.get("number") == 1 and rank.number == 2:
+            return 9
+        if message["op"] == "successor":
+            offers.append(message["number"])
+            first = len(offers) == 1
+            if rank.number == 3:
+                rank.status = Status(followed=message["number"])
+                rank.say(broken="planted" if first else "", done=not first)
+            elif not first:
+                rank.status = Status(followed=message["number"], completed=2)
+                rank.say(steps=1, done=True)
+        return None
+
+    def become(order: Order) -> int:
+        if order.process > 2:
+            time.sleep(REPLACE_S + 0.2)
+        return Pretender(order, tmp_path).run(act)
+
+    code, said = supervise(tmp_path, become, recovery="peer")
+    assert code == 0
+    assert "1 of 2 ranks" in said
+    assert "failed: planted" in said
+    assert said.count("joins)") == 2
+    assert "goes on without a gap" in said
 
 
 def die_once(folder: Path, when: str) -> Callable[[Supervisor], int]:

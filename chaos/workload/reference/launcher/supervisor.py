@@ -283,8 +283,8 @@ class Supervisor:
             warm = self._membership.state(number) in (State.MEMBER, State.SPARE)
             if self._recovery.in_place and warm and self._membership.expel(number):
                 self._lose(self._workers.alive[number], "hangs", last + BEAT_S)
-        for number in self._membership.blocked_by():
-            self._workers.kill(self._workers.alive[number], "it is no member any more, and its place is needed")
+        for number in set(self._membership.blocked_by()) & set(silent):
+            self._workers.kill(self._workers.alive[number], "it hangs, and its place is needed")
 
     def _look_for_stuck(self) -> None:
         now = self._clock()
