@@ -201,6 +201,15 @@ def test_a_listener_that_was_late_itself_accuses_nobody_at_once() -> None:
     assert set(look(beats, 1.2, start=0.9)) == {2}, "but a process that stays silent is noticed"
 
 
+def test_whoever_is_excused_has_half_the_time_again() -> None:
+    beats = watched()
+    assert look(beats, 0.34) == [2, 2]
+    beats.excuse(0.34)
+    assert look(beats, 0.48, start=0.34) == []
+    assert beats.quiet(0.48, [1, 2]) == [2]
+    assert set(look(beats, 0.6, start=0.48)) == {2}
+
+
 def test_a_process_that_never_beat_or_is_forgotten_is_not_hung() -> None:
     beats = watched()
     beats.forget(2)

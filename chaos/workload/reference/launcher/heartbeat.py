@@ -38,10 +38,14 @@ class Heartbeats:
         """The processes of ``among`` that have missed some beats, and may hang: too early to say."""
         return [process for process in among if now - self._last.get(process, -math.inf) > _QUIET]
 
+    def excuse(self, now: float) -> None:
+        """Give all that were silent half the time-out again: there was a reason that is none of theirs alone."""
+        self._last = {process: max(last, now - self._timeout / 2) for process, last in self._last.items()}
+
     def silent(self, now: float, among: Iterable[int]) -> list[int]:
         """The processes of ``among`` that are hung. To be called at least every 50 ms, after reading all beats."""
         late = now - self._looked if self._looked is not None else 0.0
         self._looked = now
         if late > _OWN_LATENESS:
-            self._last = {process: max(last, now - self._timeout / 2) for process, last in self._last.items()}
+            self.excuse(now)
         return [process for process in among if now - self._last.get(process, now) > self._timeout]

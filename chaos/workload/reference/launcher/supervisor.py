@@ -277,7 +277,9 @@ class Supervisor:
     def _look_for_hangs(self) -> None:
         silent = self._heartbeats.silent(self._clock(), list(self._workers.alive))
         if not self._replica_left(without=self._quiet):
-            return  # all may be stopped: to replace them would be to begin anew, and they may wake
+            # All may be stopped: to replace them would be to begin anew. They may wake, if not all in one instant.
+            self._heartbeats.excuse(self._clock())
+            return
         for number in silent:
             last = self._heartbeats.last(number) or 0.0
             warm = self._membership.state(number) in (State.MEMBER, State.SPARE)
