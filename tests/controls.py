@@ -329,7 +329,7 @@ CONTROLS = [
         "launcher: a main thread that keeps the others waiting is noticed",
         "chaos.workload.reference.launcher.progress:Progress.stuck",
         always([]),
-        _SUPERVISOR + "test_a_main_thread_that_keeps_the_others_waiting_is_killed_and_replaced",
+        _PROGRESS + "test_whoever_does_not_enter_what_another_waits_in_is_stuck_after_the_patience",
     ),
     Control(
         "launcher: a main thread that follows no generation is noticed",

@@ -34,6 +34,7 @@ def test_members_that_all_compute_keep_nobody_waiting() -> None:
     assert stuck(progress, now + 60) == []
 
 
+@pytest.mark.control
 def test_whoever_does_not_enter_what_another_waits_in_is_stuck_after_the_patience() -> None:
     progress, now = trained()
     progress.hear(1, (1, 11), now + 0.02, inside=True)
