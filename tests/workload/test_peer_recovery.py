@@ -122,12 +122,17 @@ def test_a_broken_transfer_leaves_every_replica_as_it_was(tmp_path: Path) -> Non
     assert [(replica.completed, replica.digest()) for replica in replicas] == before
 
 
+def short_job(folder: Path) -> Job:
+    """A job with two spares that ends by itself."""
+    return Job(folder, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer")
+
+
 @pytest.mark.train
 @pytest.mark.parametrize("victims", [[1], [0], [2, 3]])
 def test_killed_ranks_are_replaced_and_no_step_is_lost(
     tmp_path: Path, undisturbed: dict[int, set[str]], victims: list[int]
 ) -> None:
-    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+    with short_job(tmp_path) as job:
         job.await_step(30)
         for rank in victims:
             job.signal(rank, signal.SIGKILL)
@@ -138,7 +143,7 @@ def test_killed_ranks_are_replaced_and_no_step_is_lost(
 
 @pytest.mark.train
 def test_a_second_loss_during_the_repair_is_recovered_from(tmp_path: Path, undisturbed: dict[int, set[str]]) -> None:
-    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+    with short_job(tmp_path) as job:
         job.await_step(30)
         job.signal(1, signal.SIGKILL)
         job.await_event("mark", what="aborted")
@@ -151,7 +156,7 @@ def test_a_second_loss_during_the_repair_is_recovered_from(tmp_path: Path, undis
 def test_a_stopped_rank_is_replaced_and_its_late_step_does_not_count(
     tmp_path: Path, undisturbed: dict[int, set[str]]
 ) -> None:
-    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+    with short_job(tmp_path) as job:
         job.await_step(30)
         with job.stopped(2) as stopped:
             job.await_step(60, gen=2, rank=2)
@@ -178,7 +183,7 @@ def test_a_rank_whose_main_thread_alone_is_stuck_is_replaced(tmp_path: Path, und
 def test_ranks_go_on_without_a_launcher_and_the_next_one_recovers_them(
     tmp_path: Path, undisturbed: dict[int, set[str]]
 ) -> None:
-    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+    with short_job(tmp_path) as job:
         job.await_step(20)
         first = job.kill_launcher()
         job.await_event("launcher", lambda event: event["pid"] != first["pid"])
@@ -192,7 +197,7 @@ def test_ranks_go_on_without_a_launcher_and_the_next_one_recovers_them(
 
 @pytest.mark.train
 def test_a_rank_that_dies_with_its_launcher_is_recovered_from(tmp_path: Path, undisturbed: dict[int, set[str]]) -> None:
-    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+    with short_job(tmp_path) as job:
         job.await_step(20)
         job.signal(1, signal.SIGKILL)
         job.kill_launcher()
@@ -204,7 +209,7 @@ def test_a_rank_that_dies_with_its_launcher_is_recovered_from(tmp_path: Path, un
 def test_a_launcher_that_dies_during_a_repair_is_recovered_from(
     tmp_path: Path, undisturbed: dict[int, set[str]]
 ) -> None:
-    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+    with short_job(tmp_path) as job:
         job.await_step(20)
         job.signal(1, signal.SIGKILL)
         job.await_event("mark", what="aborted")
@@ -245,7 +250,7 @@ def test_many_generations_leave_no_descriptor_and_no_thread(tmp_path: Path) -> N
 @pytest.mark.train
 def test_ranks_that_are_all_stopped_at_once_are_not_given_up(tmp_path: Path, undisturbed: dict[int, set[str]]) -> None:
     """Whoever replaced them would have to begin anew."""
-    with Job(tmp_path, max_steps=STEPS, spares=SPARES, step_s=0.02, recovery="peer") as job:
+    with short_job(tmp_path) as job:
         job.await_step(30)
         with ExitStack() as stopped:
             for rank in range(4):

@@ -105,6 +105,11 @@ def supervise(
         return launch(supervisor)
 
     said = folder / "said"
+    return run_job(said, become, become_launcher), said.read_text(encoding="utf-8")
+
+
+def run_job(said: Path, become: Callable[[Order], int], become_launcher: Callable[[ZygoteClient], int]) -> int:
+    """Run a zygote in a process of its own, whose words go to a file; returns its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 99
@@ -114,7 +119,7 @@ def supervise(
             code = Zygote(become, become_launcher).serve()
         finally:
             os._exit(code)
-    return _end_of(pid), said.read_text(encoding="utf-8")
+    return _end_of(pid)
 
 
 def _end_of(pid: int) -> int:
@@ -394,13 +399,5 @@ def test_a_process_that_is_reaped_already_can_still_be_killed(tmp_path: Path) ->
         zygote.outcome(42)
         return 0
 
-    pid = os.fork()
-    if pid == 0:
-        code = 99
-        try:
-            namespace.die_with_parent(signal.SIGKILL)
-            _say_to(tmp_path / "said")
-            code = Zygote(lambda _: 0, launch).serve()
-        finally:
-            os._exit(code)
-    assert _end_of(pid) == 42, (tmp_path / "said").read_text(encoding="utf-8")
+    said = tmp_path / "said"
+    assert run_job(said, lambda _: 0, launch) == 42, said.read_text(encoding="utf-8")

@@ -110,7 +110,7 @@ class _Ear:
 
 
 class Beacons:
-    """Sends, hears and misses beacons. To be made and used in one thread, inside the process's network namespace.
+    """Sends, hears and misses beacons. Made inside the process's network namespace; then used by one thread.
 
     A socket is bound to its path's device, which an ordinary user may do since Linux 5.7.
 
@@ -163,7 +163,7 @@ class Beacons:
         return [*self._hear(heard, now), *self._miss(now)]
 
     def silent(self) -> list[Report]:
-        """All that are silent now, for a launcher that knows nothing yet."""
+        """All that are silent now."""
         return [Report(process, path, ear.last) for (process, path), ear in self._ears.items() if ear.silent]
 
     def _start_anew(self, now: float) -> None:

@@ -16,7 +16,7 @@ import socket
 import stat
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
@@ -66,6 +66,11 @@ class Exited:
 
     process: int
     code: int
+
+    @property
+    def how(self) -> str:
+        """Its end in words."""
+        return _how(self.code)
 
 
 @dataclass(frozen=True)
@@ -242,7 +247,8 @@ class Zygote:
         if self._outcome is not None:
             self._over = True
             return
-        _log.warning("the launcher died (%s): the ranks go on, and a new one is started", _how(status))
+        how = _how(os.waitstatus_to_exitcode(status))
+        _log.warning("the launcher died (%s): the ranks go on, and a new one is started", how)
         most, within = LAUNCHER_DEATHS
         now = time.monotonic()
         self._deaths = [death for death in self._deaths if now - death < within] + [now]
@@ -252,13 +258,11 @@ class Zygote:
         else:
             self._start_launcher()
 
-    def _tell(self, message: wire.Message, fds: list[int] | None = None) -> None:
+    def _tell(self, message: wire.Message, fds: Sequence[int] = ()) -> None:
         """Tell the launcher; one that has just died is replaced by one that is told at its start."""
         if self._launcher is not None:
-            try:
-                wire.send(self._launcher, message, fds or [])
-            except OSError:
-                return
+            with contextlib.suppress(OSError):
+                wire.send(self._launcher, message, fds)
 
     def _end(self, why: str) -> None:
         if self._ending is None:
@@ -339,8 +343,7 @@ def _run(work: Callable[[], int]) -> NoReturn:
         os._exit(code)
 
 
-def _how(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
+def _how(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 

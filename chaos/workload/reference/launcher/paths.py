@@ -207,6 +207,8 @@ class Paths:
         tie.
         """
         sick = {link: since for link, since in self.sick.items() if link.path == PCIE}
+        if not sick:
+            return {}  # all are connected; asked at each turn of the launcher's loop
         sides = self._sides(members, (link for link in self._links if link.path == PCIE and link not in sick))
         seated = set(members)
         sizes = [(len(side & seated), len(side)) for side in sides]

@@ -46,6 +46,7 @@ class Progress:
     def forget(self, process: int) -> None:
         """The process has died."""
         self._at.pop(process, None)
+        self._inside.discard(process)
         self._astray.pop(process, None)
 
     def _advance(self, position: Position, now: float) -> None:

@@ -154,8 +154,7 @@ class Workers:
             case EndAsked():
                 self._on_end(0, report.why)
             case Exited():
-                how = f"exit code {report.code}" if report.code >= 0 else f"signal {-report.code}"
-                _log.info("process %d ended: %s", report.process, how)
+                _log.info("process %d ended: %s", report.process, report.how)
             case NotStarted():
                 _log.info("process %d was not started: %s", report.process, report.why)
                 self._died(self.alive[report.process])
