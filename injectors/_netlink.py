@@ -9,7 +9,7 @@ import fcntl
 import os
 import socket
 import struct
-from typing import Iterator, List, Set, Tuple
+from typing import Dict, Iterator, List, Set, Tuple
 
 from injectors import kernel
 
@@ -18,7 +18,9 @@ REQUEST, ACK, DUMP = 0x1, 0x4, 0x300
 REPLACE, EXCLUSIVE, CREATE = 0x100, 0x200, 0x400
 _ERROR, _DONE = 2, 3
 _INTERRUPTED = 0x10  # NLM_F_DUMP_INTR: something changed while the list was made
+HEADER_BYTES = 16
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence number, port
+_ATTRIBUTE = struct.Struct("=HH")  # length, type
 _BUFFER = 1 << 16
 _ATTEMPTS = 20
 _SIOCGSKNS = 0x894C
@@ -70,6 +72,19 @@ class Netlink:
                 yield kind, message
             flags = socket.MSG_DONTWAIT
 
+    def get(self, request: bytes) -> bytes:
+        """The one message, header included, that answers a request without ``DUMP`` and ``ACK``.
+
+        Raises:
+            OSError: there is no such thing.
+        """
+        self._socket.send(request)
+        kind, _, message = next(_split(self._socket.recv(_BUFFER)))
+        if kind == _ERROR:
+            failed = _code(message)
+            raise OSError(-failed, os.strerror(-failed))
+        return message
+
     def dump(self, request: bytes) -> List[bytes]:
         """The messages of a list that the kernel makes (``DUMP``), header included.
 
@@ -84,7 +99,8 @@ class Netlink:
         raise OSError(errno.EAGAIN, "the kernel's list changes all the time")
 
     def _list(self) -> Tuple[List[bytes], bool]:
-        found, whole = [], True
+        found: List[bytes] = []
+        whole = True
         while True:
             for kind, flags, message in _split(self._socket.recv(_BUFFER)):
                 whole = whole and not flags & _INTERRUPTED
@@ -102,12 +118,27 @@ class Netlink:
         """
         network = fcntl.ioctl(self._socket, _SIOCGSKNS, 0)
         try:
-            with kernel.inside(network), open("/proc/thread-self/net/netlink", encoding="ascii") as file:
+            with kernel.inside(network), open("/proc/thread-self/net/netlink", encoding="utf-8") as file:
                 rows = [line.split() for line in file.readlines()[1:]]  # sk, protocol, port, ..., inode
         finally:
             os.close(network)
         names = {f"socket:[{row[9]}]" for row in rows if int(row[1]) == self._protocol and int(row[2]) == port}
         return [pid for pid in kernel.processes() if _has_one_of(pid, names)]
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """One attribute, padded."""
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def attributes(data: bytes) -> Dict[int, bytes]:
+    """Attributes by type."""
+    found = {}
+    while len(data) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        found[kind & 0x3FFF] = data[_ATTRIBUTE.size : length]  # the upper two bits are flags
+        data = data[(length + 3) & ~3 :]
+    return found
 
 
 def _has_one_of(pid: int, names: Set[str]) -> bool:

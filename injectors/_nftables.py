@@ -87,7 +87,7 @@ class TimedDrop:
         self._netlink.change(self._creation(0))
 
     def _creation(self, flags: int) -> bytes:
-        table = ("NFTA_TABLE_NAME", self._table)
+        table = [("NFTA_TABLE_NAME", self._table), ("NFTA_TABLE_FLAGS", flags)]
         hook = {"attrs": [("NFTA_HOOK_HOOKNUM", _HOOK_FORWARD), ("NFTA_HOOK_PRIORITY", 0)]}
         chain = [
             ("NFTA_CHAIN_TABLE", self._table),
@@ -108,7 +108,7 @@ class TimedDrop:
             ("NFTA_SET_USERDATA", [("NFTNL_UDATA_SET_KEYBYTEORDER", b"\1\0\0\0")]),
         ]
         return _transaction(
-            _message(_TableMessage, nftsocket.NFT_MSG_NEWTABLE, CREATE | EXCLUSIVE, [table, ("NFTA_TABLE_FLAGS", flags)]),
+            _message(_TableMessage, nftsocket.NFT_MSG_NEWTABLE, CREATE | EXCLUSIVE, table),
             _message(nftsocket.nft_chain_msg, nftsocket.NFT_MSG_NEWCHAIN, CREATE, chain),
             _message(nftsocket.nft_set_msg, nftsocket.NFT_MSG_NEWSET, CREATE, names),
             *(self._rule(port) for port in self._ports),

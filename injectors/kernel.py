@@ -47,7 +47,7 @@ def inside(fd: int) -> Iterator[None]:
 
 def boot_id() -> str:
     """This boot's id."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
 
 

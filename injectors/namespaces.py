@@ -51,8 +51,10 @@ def find(kept: Dict[str, Any], boot: str) -> Optional[int]:
     """
     if boot != kernel.boot_id():
         return None
-    fd = _opened(kept["path"], kept.get("inode"))
-    if fd is not None or "inode" not in kept:
+    if "inode" not in kept:
+        return _by_path(kept["path"])
+    fd = _opened(kept["path"], kept["inode"])
+    if fd is not None:
         return fd
     blind: List[str] = []
     pidns = os.stat("/proc/self/ns/pid").st_ino
@@ -71,12 +73,21 @@ def find(kept: Dict[str, Any], boot: str) -> Optional[int]:
     return None
 
 
-def _opened(path: str, inode: Optional[int]) -> Optional[int]:
+def _by_path(path: str) -> Optional[int]:
+    try:
+        return kernel.open_network(path)
+    except InjectorError as error:
+        if isinstance(error.__cause__, (FileNotFoundError, ProcessLookupError)):
+            return None
+        raise
+
+
+def _opened(path: str, inode: int) -> Optional[int]:
     try:
         fd = kernel.open_network(path)
     except InjectorError:
         return None
-    if inode in (None, os.fstat(fd).st_ino):
+    if os.fstat(fd).st_ino == inode:
         return fd
     os.close(fd)
     return None

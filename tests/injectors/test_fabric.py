@@ -25,7 +25,7 @@ from pyroute2 import IPRoute
 from chaos.lab.cluster import Lab
 from chaos.lab.topology import LabSpec
 from chaos.transport import lab as transport
-from injectors import _nftables, fabric, kernel
+from injectors import _nftables, fabric, kernel, namespaces
 from injectors._nftables import TimedDrop
 from injectors.contract import InjectorError, Order, StillHeld, Stray, Target, UndoRecord
 from injectors.fabric import Blackhole, BlackholeParams
@@ -45,7 +45,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 @pytest.fixture
 def target(lab: Lab) -> Iterator[Target]:
     fds = lab.namespaces(0)
-    yield Target(node=0, namespaces={name: f"/proc/{os.getpid()}/fd/{fd}" for name, fd in fds.items() if name[0] in "gn"})
+    paths = {name: f"/proc/{os.getpid()}/fd/{fd}" for name, fd in fds.items()}
+    yield Target(node=0, namespaces={name: path for name, path in paths.items() if name.startswith(("gpu", "nv"))})
     for fd in fds.values():
         os.close(fd)
 
@@ -265,7 +266,7 @@ def test_one_path_is_one_device_and_two_paths_are_two(target: Target) -> None:
     there = Blackhole().devices(ordered(target))
     assert there == Blackhole().devices(ordered(target, source="gpu1", to="gpu0"))
     assert there != Blackhole().devices(ordered(target, source="gpu1", to="gpu2"))
-    inode = os.stat(target.namespaces["nvswitch"]).st_ino
+    inode = Path(target.namespaces["nvswitch"]).stat().st_ino
     assert there == (f"nvswitch:{inode}:nvl0-nvl1",)
 
 
@@ -315,17 +316,35 @@ def test_a_switch_that_is_now_at_another_path_is_found(target: Target) -> None:
 
 
 @root
-@pytest.mark.parametrize("how", ["vanished", "rebooted"])
-def test_a_switch_that_has_gone_took_the_fault_along(target: Target, how: str) -> None:
+def test_a_switch_of_another_boot_took_the_fault_along(target: Target) -> None:
     injector, record = prepared(ordered(target))
-    if how == "vanished":
-        record.before["switch"].update(inode=1, path="/proc/1/fd/999")
-    else:
-        record.boot = "another boot"
+    record.boot = "another boot"
     assert Blackhole().residue(record) == []
     Blackhole().undo(record)
-    assert tables(target) == {"chaos_f1"}, "a namespace that is not the record's is not touched"
-    injector.undo(injector.plan(ordered(target)))
+    assert tables(target) == {"chaos_f1"}, "a namespace of this boot is not the record's"
+    injector.undo(record)
+
+
+@root
+@pytest.mark.parametrize("found", [None, "cannot be told"])
+def test_a_switch_that_was_searched_for_in_vain_is_gone_only_if_the_search_was_whole(
+    target: Target, monkeypatch: pytest.MonkeyPatch, found: str | None
+) -> None:
+    def find(kept: object, boot: object) -> None:
+        if found is not None:
+            raise InjectorError(found)
+
+    injector, record = prepared(ordered(target))
+    with monkeypatch.context() as patch:
+        patch.setattr(namespaces, "find", find)
+        if found is None:
+            assert Blackhole().residue(record) == []
+            Blackhole().undo(record)
+        else:
+            assert Blackhole().residue(record) == [found]
+            with pytest.raises(InjectorError, match=found):
+                Blackhole().undo(record)
+    injector.undo(record)
 
 
 @root
@@ -437,9 +456,7 @@ def test_the_nodes_agent_makes_it_and_proves_that_it_is_gone(lab: Lab, tmp_path:
 
 
 @root
-def test_the_path_is_back_as_soon_as_the_agent_is_killed(
-    lab: Lab, target: Target, tmp_path: Path
-) -> None:
+def test_the_path_is_back_as_soon_as_the_agent_is_killed(lab: Lab, target: Target, tmp_path: Path) -> None:
     events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     agent = transport.start(lab, 0, tmp_path / "log", events.put)
     armed(agent, "orphan", 60.0)

@@ -30,7 +30,7 @@ Start = Callable[[str], "subprocess.Popen[bytes]"]
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a Python script and waits until it runs."""
-    # The test's process stands in for the agent, and what it starts for processes of the job, which are not the agent's.
+    # The test's process stands in for the agent, and what it starts for the job, which no agent starts.
     monkeypatch.setattr(process, "_child_of_ours", lambda pid: False)
     started: list[subprocess.Popen[bytes]] = []
 
