@@ -10,7 +10,7 @@ holding it undoes the fault from the record alone; where even the record is lost
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Dict, List, Literal, Optional, Protocol, Tuple, Type
+from typing import Annotated, Any, ClassVar, Dict, List, Literal, Optional, Protocol, Sequence, Tuple, Type
 
 # What a parameter means is part of its type; documents carry units ("500ms"), injectors receive SI numbers.
 Seconds = Annotated[float, "duration"]
@@ -28,6 +28,19 @@ RECORD_VERSION = 2  # 1 had neither devices nor the agent's version
 
 class InjectorError(Exception):
     """An injector cannot do what was asked; the message says what was found and what would be right."""
+
+
+class StillHeld(InjectorError):
+    """What is to be undone belongs to a process that still lives, and goes when that is killed.
+
+    Args:
+        message: what is held, and by whom.
+        holders: process ids, as far as they can be seen from here.
+    """
+
+    def __init__(self, message: str, holders: Sequence[int]) -> None:
+        super().__init__(message)
+        self.holders = tuple(holders)
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,7 @@ class Target:
 
     Attributes:
         node: the node's number, ``None`` on a machine that is no lab's node.
+        gpu: the number of the GPU of that node, where the fault is on one.
         rank: the training job's rank that is meant, where the fault is on a rank's process.
         role: the process of the job that is meant, where the fault is on one that is no rank's: ``launcher``.
         process: that process: ``pid`` (as its node sees it), ``start`` (ticks since boot, field 22 of
@@ -63,6 +77,7 @@ class Target:
     """
 
     node: Optional[int] = None
+    gpu: Optional[int] = None
     rank: Optional[int] = None
     role: Optional[str] = None
     process: Optional[Dict[str, int]] = None

@@ -12,18 +12,18 @@ import select
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, List, Literal, Optional, Set, Tuple, Type
+from typing import Any, ClassVar, Dict, Iterable, List, Literal, Optional, Sequence, Set, Tuple, Type
 
 from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
 
-from injectors import kernel
+from injectors import kernel, namespaces
 from injectors._nftables import TimedDrop
-from injectors.contract import GPU, Evidence, InjectorError, Order, Phase, Support, Target, TargetKey, UndoRecord
+from injectors.contract import GPU, Evidence, InjectorError, Order, Phase, Stray, Support, Target, TargetKey, UndoRecord
 
 # The kernel ends the fault by itself so much after its end, if the agent has not ended it to the millisecond: nftables
 # counts time-outs in timer ticks (4 ms at HZ=250), so the kernel alone would be up to a tick early or late.
 _KERNEL_MARGIN = 0.02
+_MARK = "chaos_"  # a table of ours: its name is this and the fault's id
 _PROBE_GAP = 0.004
 _PROBE_PATIENCE = 0.02
 
@@ -152,12 +152,20 @@ class Blackhole:
         finally:
             os.close(switch)
         dead = ports[1:] if order.params.direction == "forward" else ports
-        before = {"table": f"chaos_{order.fault}", "ports": ports, "dead": dead}
+        switch_before = namespaces.identity(order.target.namespaces["nvswitch"])
+        before = {"table": f"{_MARK}{order.fault}", "ports": ports, "dead": dead, "switch": switch_before}
         return UndoRecord.of(self, order, before)
+
+    def devices(self, order: Order) -> Tuple[str, ...]:
+        """The path between the two ports, in either direction: two paths of one switch do not meet."""
+        switch = namespaces.identity(order.target.namespaces["nvswitch"])["inode"]
+        return (_path_name(switch, (_port_of(order.params.source), _port_of(order.params.to))),)
 
     def prepare(self, record: UndoRecord) -> None:
         """Make the empty table and open the probes' sockets."""
         drop = self._open(record)
+        if drop is None:
+            raise InjectorError("the NVSwitch has gone")
         assert record.duration is not None, "the document requires `for`"
         drop.create()
         drop.ready(record.before["dead"], int((record.duration + _KERNEL_MARGIN) * 1000))
@@ -203,36 +211,70 @@ class Blackhole:
             ended = time.monotonic_ns()
             self._held.drop.delete()
             return ended
-        try:
-            drop = self._open(record)
-        except InjectorError:  # the switch has gone with its node, and our table with it
-            return time.monotonic_ns()
-        try:
-            drop.delete()
-        finally:
-            drop.close()
+        drop = self._open(record)
+        if drop is not None:  # else the switch has gone with its node, and our table with it
+            try:
+                drop.delete()
+            finally:
+                drop.close()
         return time.monotonic_ns()
 
     def residue(self, record: UndoRecord) -> List[str]:
         """Our table, if it is still there; a namespace that has gone took it along."""
         try:
             drop = self._open(record)
-        except InjectorError:
+        except InjectorError as error:
+            return [str(error)]
+        if drop is None:
             return []
         try:
-            left = [f"nftables table bridge {record.before['table']}"] if drop.exists() else []
+            return [f"nftables table bridge {record.before['table']}"] if drop.exists() else []
         finally:
             drop.close()
-        return left
 
     @staticmethod
-    def _open(record: UndoRecord) -> TimedDrop:
-        switch = kernel.open_network(record.target["namespaces"]["nvswitch"])
-        try:
-            with kernel.inside(switch):
-                return TimedDrop(record.before["table"], record.before["ports"])
-        finally:
-            os.close(switch)
+    def _open(record: UndoRecord) -> Optional[TimedDrop]:
+        """The fault's table, there or not; ``None`` where its switch has gone."""
+        by_path = {"path": record.target["namespaces"]["nvswitch"]}  # all that a record of version 1 has
+        switch = namespaces.find(record.before.get("switch", by_path), record.boot)
+        return None if switch is None else _in_switch(switch, record.before["table"], record.before["ports"])
+
+    def strays(self, target: Target) -> List[Stray]:
+        """Tables of ours in the node's NVSwitch: the name tells the fault, the rules tell the path."""
+        if "nvswitch" not in target.namespaces:
+            return []
+        kept = namespaces.identity(target.namespaces["nvswitch"])
+        found = []
+        with contextlib.closing(_in_switch(kernel.open_network(kept["path"]), "", ())) as switch:
+            names = [table.name for table in switch.tables() if table.name.startswith(_MARK)]
+        for name in names:
+            with contextlib.closing(_in_switch(kernel.open_network(kept["path"]), name, ())) as table:
+                ports = table.ports()
+            text = f"nftables table bridge {name} in the NVSwitch (fault {name[len(_MARK) :]})"
+            device = _path_name(kept["inode"], ports or (name,))
+            found.append(Stray(device, text, {"switch": kept, "table": name, "boot": kernel.boot_id()}))
+        return found
+
+    def clear(self, stray: Stray) -> None:
+        """Delete the table."""
+        switch = namespaces.find(stray.where["switch"], stray.where["boot"])
+        if switch is not None:
+            with contextlib.closing(_in_switch(switch, stray.where["table"], ())) as drop:
+                drop.delete()
+
+
+def _in_switch(switch: int, table: str, ports: Sequence[str]) -> TimedDrop:
+    """A table in a switch, there or not; closes the descriptor of the switch's namespace."""
+    try:
+        with kernel.inside(switch):
+            return TimedDrop(table, ports)
+    finally:
+        os.close(switch)
+
+
+def _path_name(switch: int, ports: Iterable[str]) -> str:
+    """The same name whatever the direction."""
+    return f"nvswitch:{switch}:{'-'.join(sorted(ports))}"
 
 
 def _port_of(gpu: str) -> str:
@@ -242,11 +284,8 @@ def _port_of(gpu: str) -> str:
 def _nftables_problem() -> Optional[str]:
     """Why this kernel cannot filter bridged frames, with the remedy; ``None`` where it can. Reads only."""
     try:
-        drop = TimedDrop("chaos_support", ())
-        try:
-            drop.exists()
-        finally:
-            drop.close()
-    except (OSError, NetlinkError) as error:
+        with contextlib.closing(TimedDrop("", ())) as drop:
+            drop.tables()
+    except OSError as error:
         return f"nftables in this kernel ({error}): load nf_tables, or build with CONFIG_NF_TABLES_BRIDGE"
     return None

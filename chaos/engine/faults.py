@@ -177,6 +177,7 @@ def _target(plan: Plan, fault: PlannedFault, lab: str) -> dict[str, Any]:
     on = fault.spec.on
     return {
         "node": plan.node_of(fault),
+        "gpu": on.gpu,
         "rank": on.rank,
         "role": on.process,
         "lab": None if fault.on_node else lab,
