@@ -16,6 +16,7 @@ from injectors import kernel
 _UDP, _UDP_SEGMENT = 17, 103  # the kernel cuts one send into datagrams (Linux 4.18)
 _PAYLOAD = 1472  # bytes of a datagram that fills a frame
 _MOST = 40  # datagrams a send
+_SLICE = 0.002  # seconds between two looks at the counters
 _SEND_TIME = 0.002  # seconds at the rate that is looked for
 
 
@@ -57,22 +58,36 @@ class Flood:
         for sock in self._sockets:
             sock.close()
 
-    def rates(self, skip: int, seconds: float, patience: float) -> Tuple[float, float]:
-        """Bytes a second that leave the ends.
+    def shaped(self, bucket: int, seconds: float, patience: float) -> Tuple[float, float]:
+        """Bytes a second that leave the ends of a link that should be slow.
 
         Args:
-            skip: bytes that leave each before it is measured (a bucket that was full).
+            bucket: bytes that pass at once before the link is slow; they are let pass first.
             seconds: how long to measure.
-            patience: seconds after which to measure although less than ``skip`` has left.
+            patience: seconds after which to measure although less than ``bucket`` has left.
         """
         first = self._counts()
         end = time.monotonic() + patience
-        while min(now - then for now, then in zip(self._counts(), first)) < skip and time.monotonic() < end:
-            self._fill(time.monotonic() + 0.001)
+        while min(now - then for now, then in zip(self._counts(), first)) < bucket and time.monotonic() < end:
+            self._fill(time.monotonic() + _SLICE)
         started, first = time.monotonic(), self._counts()
         self._fill(started + seconds)
         spent, last = time.monotonic() - started, self._counts()
         return (last[0] - first[0]) / spent, (last[1] - first[1]) / spent
+
+    def unshaped(self, bucket: int, enough: float, patience: float) -> Tuple[float, float]:
+        """Bytes a second that the ends carry at the least, if they had a full bucket: what a bucket cannot explain.
+
+        A machine that lets us wait makes it less, never more; so fill the link until there is ``enough`` at both ends,
+        or until ``patience`` seconds are over.
+        """
+        started, first = time.monotonic(), self._counts()
+        while True:
+            self._fill(time.monotonic() + _SLICE)
+            last, spent = self._counts(), time.monotonic() - started
+            least = [max(0.0, (now - then - bucket) / spent) for now, then in zip(last, first)]
+            if min(least) > enough or spent > patience:
+                return least[0], least[1]
 
     def _counts(self) -> Tuple[int, int]:
         return self._ends[0].sent(), self._ends[1].sent()
