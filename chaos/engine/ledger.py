@@ -110,23 +110,24 @@ class Ledger:
         """The promises, of one run or of all, that are not proven kept."""
         return self._store.open_promises(run)
 
-    def reconcile(self, run: str | None = None) -> list[PromiseRow]:
+    def reconcile(self, run: str | None = None) -> tuple[dict[str, str], list[PromiseRow]]:
         """Close the open promises, of one run or of all, whose whole lab has gone; start nothing.
 
         Returns:
-            Those that are still open.
+            The proofs of those that are closed now, by fault, and those that are still open.
 
         Raises:
-            StoreError: the store cannot be read.
+            StoreError: the store cannot be read or written.
         """
-        still = []
+        proofs, still = {}, []
         for promise in self._store.open_promises(run):
             proof = gone_with_lab(promise.place)
             if proof is None:
                 still.append(promise)
             else:
                 self._store.close_promise(promise.fault, proof)
-        return still
+                proofs[promise.fault] = proof
+        return proofs, still
 
     def orphaned(self) -> list[PromiseRow]:
         """The open promises whose controller has died, or has ended without having kept them.
@@ -134,7 +135,7 @@ class Ledger:
         Raises:
             StoreError: the store cannot be read.
         """
-        still = self.reconcile()
+        _, still = self.reconcile()
         at_work = {row.run for row in self.running()} if still else set()
         return [promise for promise in still if promise.run not in at_work]
 

@@ -42,7 +42,7 @@ def alive(process: Mapping[str, Any]) -> bool | None:
         return False
     if process["pidns"] != _our_pidns():
         return None
-    return _start(process["pid"]) == process["start"]
+    return bool(_start(process["pid"]) == process["start"])
 
 
 def _start(pid: int) -> int | None:
