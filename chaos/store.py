@@ -300,7 +300,7 @@ class Store:
     def _why_not_opened(self) -> str:
         if self.path.is_dir():
             return "it is a folder"
-        return "no permission" if not os.access(self.path.parent, os.W_OK) else "it cannot be opened"
+        return "its folder cannot be written" if not os.access(self.path.parent, os.W_OK) else "it cannot be opened"
 
 
 _REMEDIES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from chaos.engine.journal import Journal
 from chaos.engine.live import View
@@ -64,12 +65,15 @@ class Guards:
                 continue
             since = self._since[number] = self._since[number] or now
             if now - since >= condition.for_:
-                del result["e"]
-                self._trip(f"stop_if: {result['probe']}: {result['text']}, for {show('duration', condition.for_)}")
-                self._journal.write("probe", **result)
+                self._trip(
+                    f"stop_if: {result['probe']}: {result['text']}, for {show('duration', condition.for_)}",
+                    {key: value for key, value in result.items() if key != "e"},
+                )
                 return
 
-    def _trip(self, text: str) -> None:
+    def _trip(self, text: str, probe: dict[str, Any] | None = None) -> None:
         self._ended.set()
         self._stop.pull("guard", text)  # before the journal, which may wait for a disk
+        if probe is not None:
+            self._journal.write("probe", **probe)
         self._journal.write("guard", text=text)
