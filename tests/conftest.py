@@ -1,8 +1,9 @@
-"""Lets `tests.run_controls` disable one check in the process of a test run."""
+"""Lets `tests.run_controls` disable one check in the process of a test run; gives every test a store of its own."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -23,6 +24,14 @@ def pytest_configure(config: pytest.Config) -> None:
             "disabled", database=None, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
         )
         hypothesis.settings.load_profile("disabled")
+
+
+@pytest.fixture(autouse=True)
+def store_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The store of this test and of every process that it starts."""
+    path = tmp_path / "store" / "store.sqlite"
+    monkeypatch.setenv("CHAOS_STORE", str(path))
+    return path
 
 
 def pytest_report_header() -> str | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 import typer
 
@@ -37,6 +37,24 @@ def err() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+@contextmanager
+def unblocking(stream: TextIO | None, gone: Callable[[], None] = lambda: None) -> Iterator[Console]:
+    """A console on standard output or error that never holds anybody up (see ``chaos.cli.output``).
+
+    Args:
+        gone: called once, on another thread, when nobody can read it any more.
+    """
+    from rich.console import Console
+
+    from chaos.cli.output import Unblocking
+
+    file = Unblocking(stream, gone)
+    try:
+        yield Console(file=cast("TextIO", file), highlight=False, soft_wrap=True)
+    finally:
+        file.finish()
+
+
 def fail(message: str, code: int = WRONG_INPUT) -> typer.Exit:
     """Print one line on standard error; raise what is returned."""
     err().print(f"chaos: {message}", markup=False)
@@ -46,7 +64,7 @@ def fail(message: str, code: int = WRONG_INPUT) -> typer.Exit:
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Turn our own errors into one line and the exit code that they mean."""
-    from chaos.engine.errors import InputError
+    from chaos.engine.errors import InputError, RunError
     from chaos.experiment import DocumentErrors
     from chaos.lab.errors import LabError
 
@@ -57,6 +75,8 @@ def one_line_errors() -> Iterator[None]:
         raise typer.Exit(WRONG_INPUT) from None
     except (InputError, LabError) as error:
         raise fail(str(error)) from None
+    except RunError as error:
+        raise fail(str(error), ERROR) from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise fail(f"{where}{error.strerror or error}") from None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from typing import Annotated
 
 import typer
 
 from chaos import __version__
-from chaos.cli import document, lab, run, runs
+from chaos.cli import document, halt, lab, run, runs
 from chaos.cli.console import crash
 
 app = typer.Typer(
@@ -20,6 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("run")(run.run)
+app.command("halt")(halt.halt)
 app.command("validate")(document.validate)
 app.command("schema")(document.schema)
 app.command("experiments")(document.experiments)
@@ -35,23 +39,50 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+# They look at what is open themselves, or nobody asked for anything.
+_SILENT = {"halt", "sweep"}
+
+
 @app.callback()
 def _options(
-    version: Annotated[
+    context: typer.Context,
+    _shown: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
     """Options of all commands."""
+    if context.invoked_subcommand not in _SILENT and "--help" not in sys.argv:
+        halt.tell_open()
 
 
 def main() -> None:
     """Run the command line; no traceback reaches the user."""
+    _complete_streams()
+    threading.excepthook = lambda failure: _thread_failed(failure.exc_value)
     try:
         app()
     except BrokenPipeError:
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
         sys.exit(crash(error))
+
+
+def _complete_streams() -> None:
+    """Where a standard stream was closed by whoever started us, no file that we open may take its number."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8")
+
+
+def _thread_failed(error: BaseException | None) -> None:
+    if error is not None:
+        crash(error)
 
 
 if __name__ == "__main__":

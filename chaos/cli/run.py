@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from chaos.cli.console import EXIT_CODES, err, one_line_errors, out, runs_folder
+from chaos.cli.console import EXIT_CODES, one_line_errors, runs_folder, unblocking
 
 
 def run(  # noqa: PLR0917 - a command's options
@@ -34,7 +35,7 @@ def run(  # noqa: PLR0917 - a command's options
     from chaos.engine import plan as plans
     from chaos.engine import run as engine
     from chaos.engine.catalogue import catalogue
-    from chaos.engine.stop import Stop, on_signals
+    from chaos.engine.stop import Stop, hangup_ignored, on_signals
     from chaos.experiment import load
 
     with one_line_errors():
@@ -49,9 +50,17 @@ def run(  # noqa: PLR0917 - a command's options
         engine.preflight()
         where = folders.create(runs_folder(runs), plan.run)
         stop = Stop()
-        with on_signals(stop), terminal.watcher(err(), quiet=quiet) as watcher:
-            source = path.read_text(encoding="utf-8")
-            card = engine.Run(plan, where, source=source, watcher=watcher, stop=stop).execute()
-        render(card, where)
-        terminal.show_verdict(out(), card, where.path)
+
+        def vanished() -> None:
+            if not hangup_ignored():
+                stop.pull("signal", "the terminal has gone")
+
+        # A signal, however late, ends no undo and cuts no report short.
+        with on_signals(stop):
+            with unblocking(sys.stderr, vanished) as console, terminal.watcher(console, quiet=quiet) as watcher:
+                source = path.read_text(encoding="utf-8")
+                card = engine.Run(plan, where, source=source, watcher=watcher, stop=stop).execute()
+            render(card, where)
+            with unblocking(sys.stdout) as console:
+                terminal.show_verdict(console, card, where.path)
     raise typer.Exit(EXIT_CODES[card["verdict"]])

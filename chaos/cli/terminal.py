@@ -121,6 +121,11 @@ def show_verdict(console: Console, card: dict[str, Any], folder: Path) -> None:
     verdict = card["verdict"]
     console.print()
     console.print(Text.assemble((verdict.upper(), STYLES.get(verdict, "bold red")), f"  {card['reason']}"))
+    cleanup, measured = card.get("cleanup"), card.get("measured")
+    if measured:
+        console.print(f"  measured     {measured['verdict']}: {measured['reason']}", markup=False)
+    if cleanup:
+        console.print(f"  clean-up     {cleanup['verdict']}: {cleanup['text']}", markup=False)
     rto, consistency = card.get("rto"), card.get("consistency")
     if rto:
         console.print(_rto_line(rto))

@@ -1,7 +1,8 @@
-"""Conducts one fault from the controller: arms it in time, fires it to the instant, writes down what is proven."""
+"""Conducts one fault from the controller: promises its undo, arms it, fires it to the instant, sees the undo proven."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -9,18 +10,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from chaos.engine.agents import CONTROLLER, HEAD, Agents
+from chaos.engine.agents import CONTROLLER, HEAD, WAKE, Agents
 from chaos.engine.errors import InputError
 from chaos.engine.journal import Journal
+from chaos.engine.ledger import Ledger
 from chaos.engine.live import Live
 from chaos.engine.plan import Plan, PlannedFault
 from chaos.engine.stop import Stop
-from chaos.transport.pipe import AgentClient, AgentError
+from chaos.store import StoreError
+from chaos.transport.pipe import AgentClient, AgentError, Refused
 
 # Arming imports the injector, plans, writes the record to the disk and measures the state before: some 0.1 s on an idle
 # machine. It begins so long before the fault's instant.
 LEAD = 1.5
 UNDO_PATIENCE = 15.0  # seconds after a fault's end in which its node must have proven that nothing is left
+SLACK = 5.0  # seconds after a fault's scheduled end at which anybody on its node may undo it
+PROOF_PATIENCE = 5.0  # seconds after that in which a node whose agent has died is still asked for the proof
+ASK_EVERY = 0.2  # seconds between two questions to such a node
+OBEY_PATIENCE = 3.0  # seconds for the answer to an order to undo; an agent that gives none hangs
 
 State = Literal["waiting", "armed", "active", "undone", "failed", "skipped"]
 
@@ -58,6 +65,7 @@ class Conductor(threading.Thread):
         agents: Agents,
         live: Live,
         journal: Journal,
+        ledger: Ledger,
         stop: Stop,
         during: Callable[[float], None],
     ) -> None:
@@ -66,15 +74,26 @@ class Conductor(threading.Thread):
         self.told = Told()
         self._plan = plan
         self._at_ns = gate_ns + int(fault.spec.after * 1e9)
+        self._length_ns = int((fault.spec.for_ or 0) * 1e9)
         self._lab = lab
         self._agents = agents
         self._live = live
         self._journal = journal
+        self._ledger = ledger
         self._switch = stop
         self._during = during
+        self._deadline_ns = self._at_ns
+        self._inbox = agents.inbox(fault.id)
 
     def run(self) -> None:
-        """Skip, or arm, fire and see through."""
+        """Skip, or promise, arm, fire and see through."""
+        try:
+            self._conduct()
+        except Exception as error:  # noqa: BLE001 - whatever it is: the end of the run undoes what is still held
+            self._fail(f"internal error: {type(error).__name__}: {error}")
+            self._switch.pull("error", f"fault {self.fault.spec.name}: {type(error).__name__}: {error}")
+
+    def _conduct(self) -> None:
         if not self.fault.drawn:
             self.told.state = "skipped"
             self._write("skipped", why=f"chance (probability {self.fault.spec.probability:g}) drew no fault")
@@ -83,37 +102,30 @@ class Conductor(threading.Thread):
             self.told.state = "skipped"
             self._write("skipped", why="the run was stopped before")
             return
+        self._switch.on_pull(lambda: self._inbox.put(WAKE))
         try:
-            self._conduct()
+            node, target = self._address()
+            agent = self._agents.on(node)
+            self._promise(node)
+        except (AgentError, StoreError) as error:
+            self._fail(str(error))
+            return
+        try:
+            self._hold(agent, target)
+        except Refused as error:
+            self._fail(str(error))
+            self._prove(node, agent, f"never made: {error}")
         except AgentError as error:
-            self.told.state, self.told.error = "failed", str(error)
-            self._write("failed", error=str(error))
+            self._fail(str(error))
+            self._prove(node, agent, "the node's agent died or hung, and what it held was undone without it")
 
-    def _conduct(self) -> None:
-        agent, request = self._address()
-        armed = agent.request(
-            "arm",
-            fault=self.fault.id,
-            implementation=self.fault.implementation,
-            params=self.fault.spec.with_,
-            duration=self.fault.spec.for_,
-            at=agent.clock.theirs(self._at_ns),
-            owner=self._plan.run,
-            **request,
-        )
-        self._write("armed", record=armed["record"])
-        self._write("witness", phase="before", **armed["evidence"])
-        self.told.state = "armed"
-        inbox = self._agents.inbox(self.fault.id)
-        if self._switch.pulled:
-            agent.request("disarm", fault=self.fault.id)
-        else:
-            agent.request("fire", fault=self.fault.id, at=agent.clock.theirs(self._at_ns))
-        self._see_through(agent, inbox)
+    def _address(self) -> tuple[int, dict[str, Any]]:
+        """Where the agent is that will hold the fault, and the target as it stands now: spares get promoted.
 
-    def _address(self) -> tuple[AgentClient, dict[str, Any]]:
-        """The agent that will hold the fault, and the target as it stands now: spares get promoted."""
-        on, place = self.fault.spec.on, holder_of(self._plan, self.fault)
+        Raises:
+            AgentError: no process is the target now.
+        """
+        on, node = self.fault.spec.on, holder_of(self._plan, self.fault)
         target = _target(self._plan, self.fault, self._lab)
         if on.rank is not None or on.process is not None:
             process = self._live.launcher() if on.rank is None else self._live.process_of(on.rank)
@@ -122,46 +134,162 @@ class Conductor(threading.Thread):
                 raise AgentError(f"no process is {what} now")
             target["process"] = {key: process[key] for key in ("pid", "start", "pidns")}
             if on.rank is not None:
-                place = target["node"] = process["node"]
-        return self._agents.on(place), {"target": target}
+                node = target["node"] = process["node"]
+        return node, target
 
-    def _see_through(self, agent: AgentClient, inbox: queue.SimpleQueue[dict[str, Any]]) -> None:
-        """Write down the node's events until it has proven that nothing is left."""
-        patience_ns = self._at_ns + int(((self.fault.spec.for_ or 0) + UNDO_PATIENCE) * 1e9)
+    def _promise(self, node: int) -> None:
+        """Promise the undo: before the node hears anything of the fault.
+
+        Raises:
+            AgentError, StoreError: it is not promised, so it will not be armed.
+        """
+        self._deadline_ns = max(self._at_ns, time.monotonic_ns()) + self._length_ns + int(SLACK * 1e9)
+        self._ledger.promise(
+            self.fault.id,
+            run=self._plan.run,
+            place=self._agents.place(node),
+            kind=self.fault.spec.inject,
+            params=self.fault.spec.with_,
+            deadline_ns=self._deadline_ns,
+        )
+        self._write("promised")
+
+    def _hold(self, agent: AgentClient, target: dict[str, Any]) -> None:
+        armed = agent.request(
+            "arm",
+            fault=self.fault.id,
+            implementation=self.fault.implementation,
+            params=self.fault.spec.with_,
+            duration=self.fault.spec.for_,
+            at=agent.clock.theirs(self._at_ns),
+            owner=self._plan.run,
+            target=target,
+        )
+        self._write("armed", record=armed["record"])
+        self._write("witness", phase="before", **armed["evidence"])
+        self.told.state = "armed"
         disarmed = False
+        try:
+            self._ledger.record(self.fault.id, armed["record"])
+        except StoreError as error:
+            self._fail(f"not fired: {error}")
+            self._disarm(agent)
+            disarmed = True
+        if not disarmed and not self._switch.pulled:
+            agent.request("fire", fault=self.fault.id, at=agent.clock.theirs(self._at_ns))
+        self._see_through(agent, disarmed=disarmed)
+
+    def _disarm(self, agent: AgentClient) -> None:
+        """Order the undo, now.
+
+        Raises:
+            AgentError: the agent has gone, or hangs, and is therefore killed: others can then take its records over.
+        """
+        try:
+            agent.request("disarm", fault=self.fault.id, timeout=OBEY_PATIENCE)
+        except AgentError:
+            if not agent.gone:
+                agent.end()
+            raise
+
+    def _see_through(self, agent: AgentClient, *, disarmed: bool) -> None:
+        """Write down the node's events until it has proven that nothing is left."""
+        patience_ns = self._at_ns + self._length_ns + int(UNDO_PATIENCE * 1e9)
         while True:
             if self._switch.pulled and not disarmed and not agent.gone:
-                agent.request("disarm", fault=self.fault.id)
+                self._disarm(agent)
                 disarmed = True
             try:
-                event = inbox.get(timeout=0.05)
+                event = self._inbox.get(timeout=max(0.0, (patience_ns - time.monotonic_ns()) / 1e9))
             except queue.Empty:
-                if agent.gone and inbox.empty():
-                    raise AgentError(f"the agent of {agent.name} died while it held the fault") from None
-                if time.monotonic_ns() > patience_ns:
-                    raise AgentError("the node has not proven that the fault is undone") from None
-                continue
-            if self._take(agent, event):
+                raise AgentError("the node has not proven that the fault is undone") from None
+            if event is WAKE:
+                # What the agent had sent before its end lies in front of this.
+                if agent.gone and self._inbox.empty():
+                    raise AgentError(f"the agent of {agent.name} died while it held the fault")
+            elif self._take(agent, event):
                 return
 
     def _take(self, agent: AgentClient, event: dict[str, Any]) -> bool:
         """Write one event down, its instants on our clock. Returns whether it was the last."""
-        what = event.pop("event")
-        del event["fault"]
-        event |= {key: agent.clock.ours(value) for key, value in event.items() if key.endswith("_ns")}
-        self._write(what, **event)
+        what = event["event"]
+        fields = {key: value for key, value in event.items() if key not in ("event", "fault")}
+        fields |= {key: agent.clock.ours(value) for key, value in fields.items() if key.endswith("_ns")}
+        self._write(what, **fields)
         if what == "fired":
             self.told.state = "active"
-            self.told.effect_ns = event["effect_ns"]
-            self.told.ends_ns = event["effect_ns"] + int((self.fault.spec.for_ or 0) * 1e9)
-            self._during((self.fault.spec.for_ or 0) / 2)
+            self.told.effect_ns = fields["effect_ns"]
+            self.told.ends_ns = fields["effect_ns"] + self._length_ns
+            self._during(self._length_ns / 2e9)
         elif what == "undone":
-            self.told.state, self.told.residue = "undone", event["residue"]
+            self.told.state, self.told.residue = "undone", fields["residue"]
+            if not fields["residue"]:
+                self._close(f"{agent.name}: undone, nothing is left")
             return True
         return False
 
+    # -- an agent that has died, or never did what was asked ---------------------------------------------------------
+
+    def _prove(self, node: int, agent: AgentClient, how: str) -> None:
+        """Ask the fault's node, by a new agent if need be, until it proves that nothing is left, or its time is over.
+
+        Args:
+            agent: the one that was to hold the fault, or did.
+            how: what the proof says of the way there.
+        """
+        until = max(self._deadline_ns / 1e9, time.monotonic()) + PROOF_PATIENCE
+        while True:
+            proof, why = self._ask(node, agent.hello["boot"])
+            if proof is not None:
+                self.told.state = "undone"
+                self._write("proven", text=f"{how}; {proof}")
+                self._close(f"{how}; {proof}")
+                return
+            if time.monotonic() > until:
+                self._write("unproven", why=why)
+                return
+            with contextlib.suppress(queue.Empty):
+                event = self._inbox.get(timeout=ASK_EVERY)
+                if event is not WAKE and self._take(agent, event):
+                    return
+
+    def _ask(self, node: int, boot: str) -> tuple[str | None, str]:
+        """The proof that nothing is left; where there is none, why not."""
+        lost = self._agents.lost_power(node, boot)
+        if lost is not None:
+            return lost, ""
+        try:
+            agent = self._agents.reach(node)
+            swept = {each["fault"]: each["residue"] for each in agent.hello.get("swept", [])}
+            if swept.get(self.fault.id) == []:
+                return f"{agent.name}: its next agent has undone it from its record, nothing is left", ""
+            told = agent.request("status", fault=self.fault.id, timeout=OBEY_PATIENCE)
+        except AgentError as error:
+            return None, str(error)
+        if told["held"] or told["record"] or told["residue"]:
+            what = "; ".join(told["residue"]) or (
+                "it is still held" if told["held"] else "its undo record is still there"
+            )
+            return None, f"{agent.name}: {what}"
+        return f"{agent.name}: nothing is held, there is no record, nothing is left", ""
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: str) -> None:
+        self.told.state, self.told.error = "failed", error
+        self._write("failed", error=error)
+
+    def _close(self, proof: str) -> None:
+        try:
+            self._ledger.close_promise(self.fault.id, proof)
+        except StoreError as error:  # the fault is undone all the same; whoever looks later must look once more
+            self._write("unclosed", error=str(error))
+
     def _write(self, what: str, **fields: Any) -> None:
-        self._journal.write("fault", id=self.fault.id, what=what, **fields)
+        try:
+            self._journal.write("fault", id=self.fault.id, what=what, **fields)
+        except OSError as error:  # an undo does not depend on being written down
+            self._switch.pull("error", f"the journal cannot be written: {error.strerror}")
 
 
 def holder_of(plan: Plan, fault: PlannedFault) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from chaos.engine.journal import Journal
 from chaos.engine.live import View
@@ -29,13 +30,13 @@ class Guards:
         self._journal = journal
         self._stop = stop
         self._ended = threading.Event()
-        self._end_ns = time.monotonic_ns() + int(experiment.at_most * 1e9)
         self._conditions = experiment.guards.stop_if
         self._checks = Checks(self._conditions)
         self._since: list[float | None] = [None] * len(self._conditions)
         self._armed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="guards", daemon=True)
-        self._thread.start()
+        # Each has a thread of its own: a probe that hangs must not delay the bound.
+        threading.Thread(target=self._watch, name="guards", daemon=True).start()
+        threading.Thread(target=self._bound, name="at_most", daemon=True).start()
 
     def arm(self) -> None:
         """From now on ``stop_if`` counts: the workload is meant to be well."""
@@ -46,12 +47,14 @@ class Guards:
         self._ended.set()
 
     def _watch(self) -> None:
-        while not self._ended.wait(EVERY):
-            if time.monotonic_ns() > self._end_ns:
-                self._trip(f"the run has lasted longer than at_most: {show('duration', self._experiment.at_most)}")
-                return
-            if self._armed.is_set() and self._conditions:
+        while self._conditions and not self._ended.wait(EVERY):
+            if self._armed.is_set():
                 self._look()
+
+    def _bound(self) -> None:
+        at_most = self._experiment.at_most
+        if not self._ended.wait(at_most):
+            self._trip(f"the run has lasted longer than at_most: {show('duration', at_most)}")
 
     def _look(self) -> None:
         results = self._checks.run("guard", self._view())
@@ -62,11 +65,15 @@ class Guards:
                 continue
             since = self._since[number] = self._since[number] or now
             if now - since >= condition.for_:
-                del result["e"]
-                self._journal.write("probe", **result)
-                self._trip(f"stop_if: {result['probe']}: {result['text']}, for {show('duration', condition.for_)}")
+                self._trip(
+                    f"stop_if: {result['probe']}: {result['text']}, for {show('duration', condition.for_)}",
+                    {key: value for key, value in result.items() if key != "e"},
+                )
+                return
 
-    def _trip(self, text: str) -> None:
-        self._journal.write("guard", text=text)
-        self._stop.pull("guard", text)
+    def _trip(self, text: str, probe: dict[str, Any] | None = None) -> None:
         self._ended.set()
+        self._stop.pull("guard", text)  # before the journal, which may wait for a disk
+        if probe is not None:
+            self._journal.write("probe", **probe)
+        self._journal.write("guard", text=text)

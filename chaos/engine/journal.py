@@ -39,8 +39,14 @@ class Journal:
         )
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append an event, stamped now."""
+        """Append an event, stamped now; nothing once the journal is closed: a probe that had hung came back too late.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         with self._lock:
+            if self._file.closed:
+                return
             line = {"e": event, "t": time.monotonic_ns(), **fields}
             self._file.write(json.dumps(_finite(line), ensure_ascii=False) + "\n")
             self._file.flush()
@@ -48,8 +54,12 @@ class Journal:
                 os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file. Idempotent."""
+        with self._lock:
+            try:
+                self._file.close()
+            except OSError:  # what could not be written was told when it was
+                return
 
     def __enter__(self) -> Self:
         return self

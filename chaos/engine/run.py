@@ -7,26 +7,29 @@ nothing; a pulled stop switch ends the phase that is under way, undoes every fau
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from chaos.engine import folder as folders
 from chaos.engine import outcome
 from chaos.engine.agents import Agents
-from chaos.engine.errors import InputError
+from chaos.engine.errors import InputError, RunError
 from chaos.engine.faults import Conductor, check_support
 from chaos.engine.folder import RunFolder
 from chaos.engine.guards import Guards
 from chaos.engine.journal import Journal
+from chaos.engine.ledger import Ledger
 from chaos.engine.live import Live
 from chaos.engine.plan import Plan
-from chaos.engine.stop import Stop
+from chaos.engine.stop import Reason, Stop
 from chaos.lab.cluster import Lab
 from chaos.lab.errors import LabError
+from chaos.store import StoreError
 from chaos.transport.pipe import AgentError
 from chaos.workload import launch
 from chaos.workload.events import merge
@@ -90,42 +93,94 @@ class Run:
 
         Raises:
             InputError: something is missing here; nothing of the workload was started, and the folder is gone.
+            RunError: the run's folder cannot be written any more; says what is not proven undone.
         """
-        reason = "completed"
+        still: list[str] = []
         with self._journal:
             try:
-                with ExitStack() as stack:
+                with self._enlist() as ledger:
                     try:
-                        self._live_through(stack)
+                        reason = self._go_through(ledger)
                     finally:
-                        self._phase("stop")
+                        proofs, still = self._settle(ledger)
+                    self._end(ledger, reason, proofs)
             except InputError:
                 shutil.rmtree(self._folder.path)
                 raise
-            except (LabError, AgentError, OSError) as error:
-                self._complain(str(error))
-                reason = "error"
-            merge(self._folder.work / "events", self._folder.steps)
-            self._journal.write("end", reason=self._reason(reason), wall=_now())
+            except OSError as error:
+                undone = f"not proven undone: {', '.join(still)}; see `chaos sweep --all`" if still else "all is undone"
+                raise RunError(f"{self._folder.path} cannot be written: {error.strerror}; {undone}") from error
         self._watcher.phase("score")
         card = outcome.score(self._folder)
         folders.sweep_work(self._folder)
         return card
 
-    def _reason(self, reason: str) -> str:
+    def _enlist(self) -> Ledger:
+        """The ledger, with this run in it: nothing is broken that cannot be promised to be undone."""
+        ledger = Ledger.open()
+        try:
+            ledger.begin_run(self._plan.run, self._folder.path, os.getpid())
+        except StoreError as error:
+            ledger.close()
+            raise InputError(str(error)) from error
+        # On a thread of its own: the store may wait for a disk, and the undo must not.
+        self._stop.on_pull(threading.Thread(target=self._acknowledge, args=(ledger,), daemon=True).start)
+        return ledger
+
+    def _acknowledge(self, ledger: Ledger) -> None:
+        with suppress(StoreError):  # then ``chaos halt`` waits for our end instead
+            ledger.stopping(self._plan.run)
+
+    def _go_through(self, ledger: Ledger) -> str:
+        """All phases. Returns why the run ended, as far as this alone says it."""
+        try:
+            with ExitStack() as stack:
+                try:
+                    self._live_through(stack, ledger)
+                finally:
+                    self._phase("stop")
+        except (LabError, AgentError, OSError) as error:
+            self._complain(str(error))
+            return "error"
+        return "completed"
+
+    def _settle(self, ledger: Ledger) -> tuple[dict[str, str], list[str]]:
+        """What has become of the promises, now that the lab has gone: proofs by fault, and the faults still open."""
+        proofs: dict[str, str] = {}
+        still: list[str] = []
+        with suppress(StoreError):  # what is not closed now is told, and closed, by the next command
+            proofs, left = ledger.reconcile(self._plan.run)
+            still = [promise.fault for promise in left]
+            ledger.end_run(self._plan.run)
+        return proofs, still
+
+    def _end(self, ledger: Ledger, reason: str, proofs: dict[str, str]) -> None:
+        """Write down how the run ended."""
+        for fault, proof in proofs.items():
+            self._journal.write("fault", id=fault, what="proven", text=proof)
+        merge(self._folder.work / "events", self._folder.steps)
+        self._journal.write("end", reason=self._reason(ledger, reason), wall=_now())
+
+    def _reason(self, ledger: Ledger, reason: str) -> str:
         """Why the run ended; whatever stopped it is written down."""
         if reason == "error":
             return reason
         if self._gate_failed:
             return "gate failed"
-        if self._stop.reason is None:
+        why = self._stop.reason
+        if why is None:
             return reason
-        self._journal.write("halt", text=self._stop.reason.text)
-        return self._stop.reason.cause
+        if why.cause == "signal":
+            with suppress(StoreError):
+                row = ledger.run(self._plan.run)
+                if row is not None and row.halt_requested is not None:
+                    why = Reason("halted", row.halt_requested)
+        self._journal.write("halt", text=why.text)
+        return why.cause
 
     # -- phases ------------------------------------------------------------------------------------------------------
 
-    def _live_through(self, stack: ExitStack) -> None:
+    def _live_through(self, stack: ExitStack, ledger: Ledger) -> None:
         """All phases up to the last probe; what was started is put on the stack, to be ended in reverse order."""
         guards = Guards(self._experiment, lambda: self._live.view(AFTER_WINDOW_NS), self._journal, self._stop)
         stack.callback(guards.close)
@@ -145,7 +200,7 @@ class Run:
         if not self._start_workload(lab, stack) or not self._establish():
             return
         guards.arm()
-        self._break(lab, agents)
+        self._break(lab, agents, ledger)
         self._watch_recovery()
         self._prove()
 
@@ -199,26 +254,32 @@ class Run:
         self._gate_failed = not self._check("before", view.window_ns)
         return not self._gate_failed and not self._stop.pulled
 
-    def _break(self, lab: Lab, agents: Agents) -> None:
-        """Let every fault's conductor do its work, and wait for all of them."""
+    def _break(self, lab: Lab, agents: Agents, ledger: Ledger) -> None:
+        """Let every fault's conductor do its work, and wait for all of them, whatever happens here."""
         self._phase("faults")
         gate_ns = time.monotonic_ns()
-        for fault in self._plan.faults:
-            conductor = Conductor(
-                self._plan,
-                fault,
-                gate_ns=gate_ns,
-                lab=str(lab.directory),
-                agents=agents,
-                live=self._live,
-                journal=self._journal,
-                stop=self._stop,
-                during=self._check_in,
-            )
-            self._conductors.append(conductor)
-            conductor.start()
-        for conductor in self._conductors:
-            conductor.join()
+        try:
+            for fault in self._plan.faults:
+                conductor = Conductor(
+                    self._plan,
+                    fault,
+                    gate_ns=gate_ns,
+                    lab=str(lab.directory),
+                    agents=agents,
+                    live=self._live,
+                    journal=self._journal,
+                    ledger=ledger,
+                    stop=self._stop,
+                    during=self._check_in,
+                )
+                self._conductors.append(conductor)
+                conductor.start()
+        except BaseException as error:
+            self._stop.pull("error", str(error))
+            raise
+        finally:
+            for conductor in self._conductors:
+                conductor.join()
 
     def _check_in(self, delay: float) -> None:
         """Check what must hold during a fault, ``delay`` seconds from now, without holding anybody up."""
@@ -257,11 +318,22 @@ class Run:
     # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _check(self, when: str, window_ns: int) -> bool:
-        results = self._hypothesis.evaluate(when, self._live.view(window_ns))
-        for result in results:
+        """Check the hypothesis; a run that is to end does not wait for a probe that hangs."""
+        results: list[dict[str, Any]] = []
+        over = threading.Event()
+
+        def evaluate() -> None:
+            results.extend(self._hypothesis.evaluate(when, self._live.view(window_ns)))
+            over.set()
+
+        threading.Thread(target=evaluate, name=f"probes {when}", daemon=True).start()
+        self._stop.on_pull(over.set)
+        over.wait()
+        found = list(results)
+        for result in found:
             self._journal.write("probe", **{key: value for key, value in result.items() if key != "e"})
-        self._watcher.probes(results)
-        return all(result["ok"] for result in results)
+        self._watcher.probes(found)
+        return all(result["ok"] for result in found)
 
     def _phase(self, name: str) -> None:
         self._journal.write("phase", phase=name)

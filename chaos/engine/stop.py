@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +33,7 @@ class Stop:
     def __init__(self) -> None:
         self._pulled = threading.Event()
         self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
         self.reason: Reason | None = None
 
     def pull(self, cause: Cause, text: str) -> None:
@@ -40,7 +41,19 @@ class Stop:
         with self._lock:
             if self.reason is None:
                 self.reason = Reason(cause, text)
-        self._pulled.set()
+            self._pulled.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def on_pull(self, callback: Callable[[], None]) -> None:
+        """Call this when the switch is pulled, or now if it is already. It must neither block nor raise: whatever else
+        waits for the switch is told after it."""
+        with self._lock:
+            if not self._pulled.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
 
     @property
     def pulled(self) -> bool:
@@ -56,9 +69,14 @@ class Stop:
         return self.wait((instant_ns - time.monotonic_ns()) / 1e9)
 
 
+def hangup_ignored() -> bool:
+    """Whether this process was started to outlive its terminal."""
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
 @contextmanager
 def on_signals(stop: Stop) -> Iterator[None]:
-    """Pull the switch at SIGINT, SIGTERM and SIGHUP. Main thread only."""
+    """Pull the switch at SIGINT, SIGTERM, and at SIGHUP unless it is ignored already (nohup). Main thread only."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
 
@@ -69,7 +87,8 @@ def on_signals(stop: Stop) -> Iterator[None]:
             else:
                 break
 
-    former = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+    heard = [number for number in SIGNALS if number != signal.SIGHUP or not hangup_ignored()]
+    former = {number: signal.signal(number, lambda *_: None) for number in heard}
     former_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     watcher = threading.Thread(target=watch, name="signals", daemon=True)
     watcher.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -111,6 +112,16 @@ class LabClient:
         return self.request({"op": "show", "links": links})
 
     @property
+    def keeper(self) -> int:
+        """The process id of the lab's keeper, as seen from here: when that process ends, the lab is gone.
+
+        Raises:
+            LabError: no keeper answers.
+        """
+        with self._connect() as sock:
+            return peer(sock)
+
+    @property
     def spec(self) -> LabSpec:
         """The lab's size."""
         return LabSpec(**self.show()["spec"])
@@ -198,6 +209,12 @@ class LabClient:
         with self._connect() as sock:
             answer, fds = _exchange(sock, {"op": "namespaces", "node": node})
         return dict(zip(answer["names"], fds, strict=True))
+
+
+def peer(sock: socket.socket) -> int:
+    """The process id of whoever listens at the other end of a Unix socket."""
+    pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
 
 
 def _exchange(sock: socket.socket, message: wire.Message, fds: Sequence[int] = ()) -> tuple[wire.Message, list[int]]:

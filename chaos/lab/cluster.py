@@ -11,14 +11,13 @@ import select
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import Self
 
 from chaos.lab import wire
-from chaos.lab.client import LabClient
+from chaos.lab.client import LabClient, peer
 from chaos.lab.errors import LabError
 from chaos.lab.topology import LabSpec
 
@@ -230,8 +229,7 @@ def down(name: str) -> None:
 def _end(client: LabClient) -> None:
     """Order a keeper to end, and wait until the kernel has removed every process of its lab."""
     with client._connect() as sock:
-        pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        keeper = os.pidfd_open(pid)
+        keeper = os.pidfd_open(peer(sock))
         try:
             wire.send(sock, {"op": "down"})
             # Its sockets are closed before its processes are gone; a PID 1 counts as ended only after them.

@@ -27,6 +27,11 @@ def explain(card: Mapping[str, Any]) -> list[str]:
     """
     verdict = reading.verdict(card)
     lines = [f"{reading.name(card)}: {verdict}. {_sentence(reading.reason(card))}", f"Meaning: {_MEANING[verdict]}."]
+    state, told = reading.cleanup(card)
+    if state:
+        lines.append(f"Clean-up: {state}. {_sentence(told)}")
+    if reading.measured(card):
+        lines.append(f"Apart from the clean-up: {_sentence(reading.measured(card))}")
     for figure in figures(card):
         extent = "" if figure.interval == words.NONE else f", {figure.interval}"
         level = "" if figure.level == words.NONE else f", {figure.level}"

@@ -86,6 +86,12 @@ def _fault(event: Mapping[str, Any]) -> tuple[str, str]:
     match what:
         case "possible":
             return f"possible on this node, {text(event, 'reality')}", ""
+        case "promised":
+            return "promised: the ledger holds it until its node has proven it undone", ""
+        case "proven":
+            return f"proven undone: {text(event, 'text') or ''}", "good"
+        case "unproven":
+            return f"not proven undone: {text(event, 'why') or 'no reason was given'}", "bad"
         case "armed":
             owner = text(mapping(event, "record"), "implementation")
             return "armed: its undo record is on stable storage" + (f" ({owner})" if owner else ""), ""

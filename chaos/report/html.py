@@ -32,6 +32,8 @@ def page(card: Mapping[str, Any], journal: Sequence[Mapping[str, Any]], steps: S
         "about": text(card, "about"),
         "verdict": reading.verdict(card),
         "reason": reading.reason(card),
+        "cleanup": reading.cleanup(card),
+        "measured": reading.measured(card),
         "run": text(card, "run"),
         "began": words.wall(card.get("started")),
         "lasted": words.seconds(reading.lasted(card)),

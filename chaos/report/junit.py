@@ -3,8 +3,8 @@
 A case that failed carries its reason as ``failure``. What is inconclusive is an ``error``, not a ``skipped``: build
 servers show skipped cases as harmless, and a run that proved nothing must not look like one that passed. A figure that
 could not be measured because the run was aborted or had an error of its own is an ``error`` too. Only a fault that
-chance did not draw is ``skipped``. One more case, ``verdict``, stands for the run as a whole, so that the file is
-green exactly when ``chaos run`` exits with 0.
+chance did not draw is ``skipped``. The case ``clean-up`` says whether everything is proven undone, and one
+more, ``verdict``, stands for the run as a whole, so that the file is green exactly when ``chaos run`` exits with 0.
 """
 
 import re
@@ -36,6 +36,7 @@ def document(card: Mapping[str, Any]) -> str:
         if card.get(key) is not None:
             Xml.SubElement(properties, "property", name=key, value=_clean(str(card[key])))
     _run(suite, card, name)
+    _cleanup(suite, card, name)
     for figure in figures(card):
         if figure.name != "Steady state":  # its hypotheses are cases of their own
             _figure(suite, figure, name)
@@ -76,6 +77,12 @@ def _run(suite: Xml.Element, card: Mapping[str, Any], name: str) -> None:
         for finding in objects(card, "findings")
     )
     _result(_case(suite, name, "verdict"), reading.verdict(card), reading.reason(card), from_findings)
+
+
+def _cleanup(suite: Xml.Element, card: Mapping[str, Any], name: str) -> None:
+    state, told = reading.cleanup(card)
+    if state:
+        _result(_case(suite, name, "clean-up"), "error" if state == "open" else "pass", told, reading.measured(card))
 
 
 def _figure(suite: Xml.Element, figure: Figure, name: str) -> None:

@@ -22,6 +22,7 @@ def page(card: Mapping[str, Any]) -> str:
     parts = [
         f"# {_MARKS[verdict]} {_plain(reading.name(card))}: {verdict}",
         f"**{_plain(reading.reason(card))}**",
+        _cleanup(card),
         _plain(text(card, "about") or ""),
         _section("What to change", [f"- {_coded(each)}" for each in advice(card)]),
         _section("Figures", _figures(card)),
@@ -32,6 +33,13 @@ def page(card: Mapping[str, Any]) -> str:
         _section("Run", _run(card)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _cleanup(card: Mapping[str, Any]) -> str:
+    state, told = reading.cleanup(card)
+    measured = reading.measured(card)
+    lines = [f"Clean-up: **{state}**, {_plain(told)}"] if state else []
+    return "\n\n".join(lines + ([f"Apart from the clean-up: {_plain(measured)}"] if measured else []))
 
 
 def _section(title: str, lines: Iterable[str]) -> str:

@@ -27,6 +27,18 @@ def reason(card: Card) -> str:
     return text(card, "reason") or "the scorecard gives no reason"
 
 
+def cleanup(card: Card) -> tuple[str, str]:
+    """The verdict of the clean-up and its sentence; empty where an older version told none."""
+    part = mapping(card, "cleanup")
+    return text(part, "verdict") or "", text(part, "text") or ""
+
+
+def measured(card: Card) -> str:
+    """What the run would be worth without regard to its clean-up, where that differs from the verdict."""
+    part = mapping(card, "measured")
+    return f"{verdict(part)}: {reason(part)}" if part else ""
+
+
 def recoveries(card: Card) -> list[Mapping[str, Any]]:
     """The recovery of each fault, or of each group of overlapping ones."""
     rto = mapping(card, "rto")

@@ -44,13 +44,20 @@ def collect(
 
 def _undone(record: Record) -> Iterable[Finding]:
     for fault in record.faults:
+        gone = fault.proven is not None
         for left in fault.residue:
-            yield _finding("P0", f"{fault.name} left something behind: {left}", "remove it on that node by hand, now")
+            yield _finding(
+                "P1" if gone else "P0",
+                f"{fault.name} left something behind: {left}",
+                f"it has gone since: {fault.proven}"
+                if gone
+                else "`chaos sweep --all`, and again until nothing is left",
+            )
         if fault.open and not fault.residue:
             yield _finding(
                 "P0",
                 f"{fault.name} is not proven undone",
-                "look at its node; the fault's undo record is in the node's state folder",
+                "`chaos sweep --all`: the fault's undo record is in its node's state folder",
             )
 
 

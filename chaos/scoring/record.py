@@ -11,7 +11,8 @@ from chaos.scoring.rto import Terms
 class FaultRecord:
     """One fault: what was planned, and what its node reported. Instants are ns, None where nothing was reported.
 
-    `witness` holds the witness event of each phase (before, during, after).
+    `witness` holds the witness event of each phase (before, during, after); `proven` is the proof that nothing is left
+    where it came from elsewhere than the agent that held the fault.
     """
 
     id: str
@@ -25,7 +26,10 @@ class FaultRecord:
     residue: list[str] = field(default_factory=list)
     error: str | None = None
     skipped: str | None = None
+    promised: bool = False
     armed: bool = False
+    proven: str | None = None
+    unproven: str | None = None
     witness: dict[str, Event] = field(default_factory=dict)
 
     @property
@@ -52,7 +56,9 @@ class FaultRecord:
     @property
     def open(self) -> bool:
         """Whether something of it may be left."""
-        return bool(self.residue) or (self.armed and not self.undone)
+        if self.proven is not None:
+            return False
+        return bool(self.residue) or ((self.promised or self.armed) and not self.undone)
 
     @property
     def last(self) -> int | None:
@@ -163,6 +169,8 @@ def _read_fault(fault: FaultRecord, event: Event) -> None:
     match text(event, "what"):
         case "possible":
             fault.reality = text(event, "reality")
+        case "promised":
+            fault.promised = True
         case "armed":
             fault.armed = True
         case "fired":
@@ -173,6 +181,10 @@ def _read_fault(fault: FaultRecord, event: Event) -> None:
             fault.end_scheduled, fault.ended = integer(event, "scheduled_ns"), integer(event, "ended_ns")
         case "undone":
             fault.undone, fault.residue = True, texts(event, "residue")
+        case "proven":
+            fault.proven = text(event, "text") or "proven without a word"
+        case "unproven":
+            fault.unproven = text(event, "why") or "no proof came"
         case "failed":
             fault.error = text(event, "error") or "failed without a reason"
         case "skipped":

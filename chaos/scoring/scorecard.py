@@ -9,6 +9,7 @@ from chaos.scoring import consistency as consistencies
 from chaos.scoring import findings, recovery, timeline, verdict
 from chaos.scoring import record as records
 from chaos.scoring.baseline import Baseline
+from chaos.scoring.cleanup import cleanup
 from chaos.scoring.consistency import Consistency
 from chaos.scoring.fields import NS, NS_PER_MS, Event, mapping, text
 from chaos.scoring.record import FaultRecord, Record
@@ -41,7 +42,7 @@ def score(journal: Sequence[Event], steps: Sequence[Event]) -> dict[str, Any]:
     worst = max(recoveries, key=_badness, default=None)
     if worst is not None:
         figures = {"rto": worst[1], **figures}
-    judged = verdict.overall(record, figures)
+    judged, measured_alone = verdict.overall(record, figures), verdict.measured(record, figures)
     faults = [_fault(fault, record) for fault in record.faults]
     told = [dict(figure) for figure, _ in recoveries]
     smaller = recovery.shrinkages(record, line)
@@ -55,6 +56,8 @@ def score(journal: Sequence[Event], steps: Sequence[Event]) -> dict[str, Any]:
         "version": text(record.head, "version"),
         "verdict": judged.verdict,
         "reason": judged.reason,
+        "measured": None if judged == measured_alone else measured_alone._asdict(),
+        "cleanup": cleanup(record),
         "started": text(record.head, "wall"),
         "ended": text(record.end, "wall") if record.end else None,
         "lab": experiment.get("lab"),
@@ -169,7 +172,8 @@ def _fault(fault: FaultRecord, record: Record) -> dict[str, Any]:
             "evidence": {phase: event.get("text") for phase, event in fault.witness.items()},
             "numbers": {phase: event.get("numbers") for phase, event in fault.witness.items()},
         },
-        "undone": fault.undone and not fault.residue,
+        "undone": (fault.undone and not fault.residue) or fault.proven is not None,
+        "proven": fault.proven,
         "residue": list(fault.residue),
     }
 

@@ -19,7 +19,12 @@ class Judged(NamedTuple):
 
 
 def overall(record: Record, figures: dict[str, Judged]) -> Judged:
-    """The run's verdict.
+    """The run's verdict: that of its clean-up where something is left, else what it measured."""
+    return _left(record) or measured(record, figures)
+
+
+def measured(record: Record, figures: dict[str, Judged]) -> Judged:
+    """The verdict without regard to the clean-up.
 
     In this order: error, aborted, inconclusive because the journal is another version's or a fault was not witnessed,
     fail, otherwise inconclusive, pass.
@@ -43,7 +48,7 @@ def overall(record: Record, figures: dict[str, Judged]) -> Judged:
     return Judged("pass", "; ".join([*(judged.reason for judged in figures.values()), steady.reason]))
 
 
-def _error(record: Record) -> Judged | None:
+def _left(record: Record) -> Judged | None:
     left = [f"{fault.name}: {what}" for fault in record.faults for what in fault.residue]
     if left:
         return Judged("error", f"something of a fault is left: {'; '.join(left)}")
@@ -51,6 +56,10 @@ def _error(record: Record) -> Judged | None:
     if unproven:
         why = next((fault.error for fault in record.faults if fault.open and fault.error), None)
         return Judged("error", f"not proven undone: {', '.join(unproven)}{f' ({why})' if why else ''}")
+    return None
+
+
+def _error(record: Record) -> Judged | None:
     if record.errors or record.reason == "error":
         return Judged("error", record.errors[0] if record.errors else "the run ended with an error")
     if not record.plan:
@@ -61,9 +70,10 @@ def _error(record: Record) -> Judged | None:
 def _aborted(record: Record) -> Judged | None:
     if record.reason in ("signal", "guard", "halted"):
         why = record.halts[0] if record.halts else record.reason
-        return Judged("aborted", f"{why}; everything is undone")
+        return Judged("aborted", why if _left(record) else f"{why}; everything is undone")
     if record.reason is None:
-        return Judged("aborted", "the journal is cut: the run did not come to its end; no fault is open")
+        cut = "the journal is cut: the run did not come to its end"
+        return Judged("aborted", cut if _left(record) else f"{cut}; no fault is open")
     return None
 
 
@@ -81,7 +91,8 @@ def unwitnessed(record: Record) -> Judged | None:
         if not fault.drawn or fault.skipped:
             continue
         if fault.error is not None:
-            return Judged("inconclusive", f"fault {fault.name} was not made: {fault.error}")
+            what = "was not made" if fault.effect is None else "was not seen to its end"
+            return Judged("inconclusive", f"fault {fault.name} {what}: {fault.error}")
         if record.reason != "gate failed" and fault.effective is not True:
             return Judged("inconclusive", f"fault {fault.name} was not witnessed in effect: {_seen(fault)}")
         if record.reason != "gate failed" and fault.gone is not True:

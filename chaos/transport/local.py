@@ -33,6 +33,9 @@ class _Child:
         except subprocess.TimeoutExpired:
             return None
 
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
 
 def start(state: Path, log: Path, on_event: Callable[[Message], None]) -> AgentClient:
     """Start an agent beside the controller, for faults that are made from outside of the node.

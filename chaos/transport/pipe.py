@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Protocol
 
 from chaos.agent import protocol
 from chaos.agent.protocol import Message
+from chaos.lab.errors import LabError
 
 ANSWER_TIMEOUT = 20.0  # seconds; arming imports and plans, everything else is answered at once
 PINGS = 16
@@ -20,11 +23,19 @@ class AgentError(RuntimeError):
     """An agent cannot be reached, or refuses what was asked; the message says why."""
 
 
+class Refused(AgentError):
+    """The agent has answered, and will not do what was asked."""
+
+
 class Process(Protocol):
     """What runs at the other end."""
 
     def wait(self, timeout: float | None = None) -> int | None:
         """The exit code, or ``None`` when the time is over."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; nothing if it has ended."""
         ...
 
 
@@ -63,7 +74,7 @@ class AgentClient:
         stdin: descriptor to write requests to; taken over.
         stdout: descriptor to read answers from; taken over.
         process: the agent's process.
-        on_event: called with every event, on the reading thread.
+        on_event: called with every event, on the reading thread; the last is ``{"event": "gone"}``, after its end.
 
     Raises:
         AgentError: the agent does not say hello, or says that it cannot work.
@@ -83,6 +94,7 @@ class AgentClient:
         self._next = 0
         self._greeted = threading.Event()
         self._closed = threading.Event()
+        self._goodbye: _Waiting | None = None
         self._fate = "has gone"
         self._reader = threading.Thread(target=self._read, name=f"agent {name}", daemon=True)
         self._reader.start()
@@ -103,8 +115,12 @@ class AgentClient:
         """Ask and wait for the answer.
 
         Raises:
-            AgentError: it refuses, has gone, or does not answer within ``timeout`` seconds.
+            Refused: it says that it cannot, and why.
+            AgentError: it has gone, or does not answer within ``timeout`` seconds.
         """
+        return self._await(self._send(op, fields), timeout)
+
+    def _send(self, op: str, fields: Message) -> _Waiting:
         waiting = _Waiting()
         with self._lock:
             if self.gone:
@@ -115,12 +131,15 @@ class AgentClient:
                 self._write(protocol.encode({"id": number, "op": op, **fields}))
             except OSError as error:
                 raise AgentError(f"the agent of {self.name} {self._fate}") from error
+        return waiting
+
+    def _await(self, waiting: _Waiting, timeout: float) -> Message:
         if not waiting.done.wait(timeout):
             raise AgentError(f"the agent of {self.name} does not answer within {timeout:g} s")
         if waiting.answer is None:
             raise AgentError(f"the agent of {self.name} {self._fate}")
         if "error" in waiting.answer:
-            raise AgentError(str(waiting.answer["error"]))
+            raise Refused(str(waiting.answer["error"]))
         return waiting.answer
 
     def _write(self, data: bytes) -> None:
@@ -149,6 +168,7 @@ class AgentClient:
                 waiting.done.set()
             self._waiting.clear()
         os.close(self._stdout)
+        self._on_event({"event": "gone"})
 
     def _dispatch(self, message: Message) -> None:
         if "re" in message:
@@ -190,20 +210,35 @@ class AgentClient:
         """Whether the agent has closed its end."""
         return self._closed.is_set()
 
+    def say_goodbye(self) -> None:
+        """Order the agent to undo whatever it still holds and to end, without waiting for it. Idempotent."""
+        if self._goodbye is None:
+            with contextlib.suppress(AgentError):  # it has gone, which ``close`` finds out
+                self._goodbye = self._send("bye", {})
+
     def close(self, timeout: float = ANSWER_TIMEOUT) -> None:
         """Say goodbye: the agent undoes whatever it still holds, then ends. Idempotent.
 
         Raises:
-            AgentError: it does not within ``timeout`` seconds; then its input is closed, which it obeys as well.
+            AgentError: it does not within ``timeout`` seconds; then it is killed, and its guardian or the next agent
+                of its node undoes what is left.
         """
+        self.say_goodbye()
         try:
-            if not self.gone:
-                self.request("bye", timeout=timeout)
+            if self._goodbye is not None:
+                self._await(self._goodbye, timeout)
         except AgentError:
             if not self.gone:  # a node that has lost its power took the agent with it: nothing is left to say
+                self.end()
                 raise
         finally:
             self.kill()
+
+    def end(self) -> None:
+        """SIGKILL: for an agent that hangs, so that others can take over what it holds."""
+        with contextlib.suppress(OSError, LabError):  # it has just ended, or its node has
+            self._process.signal(signal.SIGKILL)
+        self._closed.wait(ANSWER_TIMEOUT)
 
     def kill(self) -> None:
         """End the agent's input, which is an order to undo everything, and wait for its end."""

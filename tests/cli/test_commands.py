@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def chaos(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "chaos", *arguments]
-    path = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": "/tmp", **env}
+    path = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "HOME": "/tmp",
+        "CHAOS_STORE": os.environ["CHAOS_STORE"],
+        **env,
+    }
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd or ROOT, env=path)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,11 +76,19 @@ class Finished:
 class Started:
     """A run under way."""
 
-    def __init__(self, experiment: Path | str, runs: Path, *options: str) -> None:
+    def __init__(
+        self,
+        experiment: Path | str,
+        runs: Path,
+        *options: str,
+        before: Sequence[str] = (),
+        stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.STDOUT,
+    ) -> None:
         self.runs = runs
         command = [sys.executable, "-m", "chaos", "run", str(experiment), "--runs", str(runs), *options]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
+            [*before, *command], stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, text=True
         )
 
     def folder(self) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from lab_help import eventually
 
 from chaos.engine.catalogue import catalogue
 from chaos.engine.guards import Guards
@@ -45,8 +46,12 @@ def test_a_condition_that_holds_for_its_time_stops_the_run_once_guards_are_armed
     guards.arm()
     assert stop.wait(20)
     assert stop.reason.cause == "guard"
-    events = [json.loads(line)["e"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
-    assert events == ["journal", "probe", "guard"]
+
+    def events():
+        return [json.loads(line)["e"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+
+    eventually(lambda: "guard" in events(), "the guard in the journal")
+    assert events() == ["journal", "probe", "guard"]
 
 
 def test_a_run_that_lasts_too_long_is_stopped(guarded):
@@ -54,3 +59,17 @@ def test_a_run_that_lasts_too_long_is_stopped(guarded):
     assert stop.wait(20)
     assert "at_most: 2s" in stop.reason.text
     guards.close()
+
+
+def test_a_probe_that_hangs_does_not_delay_the_bound_on_the_run(tmp_path):
+    """CASES 23."""
+    hangs = "stop_if: {probe: command, argv: [sleep, '60'], value: exit_code, is: 0, timeout: 60s, for: 100ms}"
+    text = TEXT.format(path="x", at_most="2s")
+    text = "\n".join(f"guards: {{{hangs}}}" if line.startswith("guards:") else line for line in text.splitlines())
+    stop = Stop()
+    with Journal(tmp_path / "journal.jsonl", "run") as journal:
+        guards = Guards(loads(text, catalogue(), {}), lambda: View(0, 1, 2, {}, [], []), journal, stop)
+        guards.arm()
+        assert stop.wait(10)
+        guards.close()
+    assert "at_most: 2s" in stop.reason.text

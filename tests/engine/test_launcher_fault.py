@@ -18,6 +18,7 @@ from chaos.engine.agents import Agents
 from chaos.engine.catalogue import catalogue
 from chaos.engine.faults import Conductor, check_support
 from chaos.engine.journal import Journal
+from chaos.engine.ledger import Ledger
 from chaos.engine.live import Live
 from chaos.engine.stop import Stop
 from chaos.experiment import loads
@@ -60,7 +61,8 @@ def conducted(lab: Lab, live: Live, folder: Path, fault: str) -> list[dict[str, 
     )
     plan = plans.draw(document, datetime.now(UTC), 1)
     agents = Agents(lab, folder, lab.directory / "controller")
-    with Journal(folder / "journal.jsonl", plan.run) as journal:
+    with Journal(folder / "journal.jsonl", plan.run) as journal, Ledger.open() as ledger:
+        ledger.begin_run(plan.run, folder, os.getpid())
         assert check_support(plan, agents, str(lab.directory)) == {plan.faults[0].id: "real"}
         conductor = Conductor(
             plan,
@@ -70,6 +72,7 @@ def conducted(lab: Lab, live: Live, folder: Path, fault: str) -> list[dict[str, 
             agents=agents,
             live=live,
             journal=journal,
+            ledger=ledger,
             stop=Stop(),
             during=lambda _: None,
         )
@@ -78,6 +81,7 @@ def conducted(lab: Lab, live: Live, folder: Path, fault: str) -> list[dict[str, 
         complaints: list[str] = []
         agents.close(complaints.append)
         assert complaints == []
+        assert ledger.open_promises() == []
     return [event for event in folders.read_lines(folder / "journal.jsonl") if event["e"] == "fault"]
 
 

@@ -43,6 +43,7 @@ def test_there_is_a_case_for_each_figure_fault_and_hypothesis():
     names = [case.get("name") for case in _suite(passing().card).iter("testcase")]
     assert names == [
         "verdict",
+        "clean-up",
         "Recovery time, blackhole",
         "State consistency",
         "blackhole is witnessed and undone",

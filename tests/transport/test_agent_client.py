@@ -181,6 +181,9 @@ class Fake:
     def wait(self, timeout: float | None = None) -> int | None:
         return 0
 
+    def signal(self, number: int) -> None:
+        self.end()
+
 
 HELLO = protocol.encode({"event": "hello"})
 
@@ -222,7 +225,8 @@ def test_a_torn_last_line_is_no_message(events: Events) -> None:
     agent = client(fake, events.put)
     fake.say(b'{"event": "fired", "fau')
     fake.end()
-    eventually(lambda: agent.gone, "the end of the connection")
+    assert events.get(timeout=30) == {"event": "gone"}
+    assert agent.gone
     assert events.empty()
     agent.kill()
 
@@ -251,6 +255,9 @@ def test_an_agent_that_dies_after_its_hello_is_an_error(events: Events) -> None:
         def wait(self, timeout: float | None = None) -> int | None:
             return -9
 
+        def signal(self, number: int) -> None:
+            raise AssertionError("it is dead already")
+
     with pytest.raises(AgentError, match="the agent of fake has gone"):
         AgentClient("fake", stdin, stdout, Dead(), events.put)
 
@@ -262,3 +269,12 @@ def test_the_lease_is_renewed_until_the_end(monkeypatch: pytest.MonkeyPatch) -> 
     eventually(lambda: [m["op"] for m in fake.asked].count("renew") >= 3, "renewals")
     agent.close()
     assert fake.asked[-1]["op"] in ("bye", "renew")
+
+
+def test_an_agent_that_does_not_say_goodbye_is_killed() -> None:
+    fake = Fake(HELLO)
+    agent = client(fake)
+    fake.mute = True
+    with pytest.raises(AgentError, match=r"does not answer within 0\.05 s"):
+        agent.close(0.05)
+    assert agent.gone

@@ -1,0 +1,184 @@
+"""A run that is to end begins to undo at once, whatever hangs, blocks or has vanished.
+
+What is measured is the time from the signal to the stamped end of the fault on its node. The bound is generous, for a
+busy machine; ``python -m bench.stopping`` tells the real figure.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.runs import BLACKHOLE, Finished, Started, document, processes, run
+
+pytestmark = [pytest.mark.lab, pytest.mark.train, pytest.mark.usefixtures("nothing_left")]
+
+BOUND_NS = 1_000_000_000
+LONG = BLACKHOLE.format(length="60s")
+
+
+def undone_in_time(finished: Finished, since_ns: int) -> None:
+    """The fault ended soon after an instant, early, and everything is proven undone."""
+    (ended,) = finished.faults("ended")
+    assert ended["early"] is True
+    assert ended["ended_ns"] - since_ns < BOUND_NS
+    assert [event["residue"] for event in finished.faults("undone")] == [[]]
+    assert finished.card["cleanup"]["verdict"] == "clean"
+    assert "Traceback" not in (finished.output or "")
+
+
+def stopped(started: Started, stop: Callable[[], object]) -> tuple[Finished, int]:
+    """Wait for the fault's effect, end the run, and wait for its end."""
+    started.wait_for("phase", "during")  # the witness has seen the effect
+    since = time.monotonic_ns()
+    stop()
+    return started.finish(), since
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_undoes_at_once_and_further_ones_cut_nothing_short(tmp_path: Path, number: signal.Signals) -> None:
+    """CASES 1, 2, 4 and 7."""
+    started = Started(document(tmp_path, LONG), tmp_path / "runs")
+
+    def storm() -> None:
+        started.signal(number)
+        while started.process.poll() is None:  # to the very end, while the reports are rendered too
+            started.signal(signal.SIGINT)
+            started.signal(number)
+            time.sleep(0.001)
+
+    finished, since = stopped(started, storm)
+    assert finished.code == 4, finished.output
+    assert number.name in finished.card["reason"]
+    undone_in_time(finished, since)
+    assert (finished.folder / "scorecard.html").exists()
+
+
+def test_the_undo_does_not_wait_for_a_probe_that_hangs(tmp_path: Path) -> None:
+    """CASES 22 and 23: a command that sleeps and a server that never answers, as a guard and during the fault."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        path = document(tmp_path, LONG)
+        text = path.read_text().replace(
+            "    - {probe: workload.loss, is: finite}\n",
+            "    - {probe: workload.loss, is: finite}\n"
+            f"    - {{probe: http, url: '{url}', value: status, is: 200, timeout: 60s, when: [during]}}\n",
+        )
+        path.write_text(
+            text + "guards: {stop_if: {probe: command, argv: [sleep, '60'], value: exit_code, is: 0, timeout: 60s, "
+            "for: 100ms}}\n"
+        )
+        started = Started(path, tmp_path / "runs")
+        finished, since = stopped(started, lambda: started.signal(signal.SIGTERM))
+    assert finished.code == 4, finished.output
+    undone_in_time(finished, since)
+
+
+def test_the_undo_does_not_wait_for_a_workload_that_stands_still(tmp_path: Path) -> None:
+    started = Started(document(tmp_path, LONG), tmp_path / "runs")
+
+    def stop() -> None:
+        for pid in processes():
+            command = Path(f"/proc/{pid}/cmdline")
+            if command.exists() and b"chaos.workload" in command.read_bytes():
+                os.kill(pid, signal.SIGSTOP)
+        started.signal(signal.SIGTERM)
+
+    finished, since = stopped(started, stop)
+    assert finished.code == 4, finished.output
+    undone_in_time(finished, since)
+
+
+def full_pipe() -> tuple[int, int]:
+    """A pipe into which nothing more fits."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writer, b"x" * 4096)
+    return reader, writer
+
+
+def test_output_that_nobody_reads_holds_nothing_up(tmp_path: Path) -> None:
+    """CASES 5."""
+    reader, writer = full_pipe()
+    started = Started(document(tmp_path, LONG), tmp_path / "runs", stdout=writer, stderr=writer)
+    os.close(writer)
+    finished, since = stopped(started, lambda: started.signal(signal.SIGTERM))
+    os.close(reader)
+    assert finished.code == 4
+    undone_in_time(finished, since)
+
+
+def test_a_reader_that_has_gone_ends_the_run_as_a_hangup_does(tmp_path: Path) -> None:
+    """CASES 2."""
+    reader, writer = os.pipe()
+    started = Started(document(tmp_path, LONG), tmp_path / "runs", stdout=writer, stderr=writer)
+    os.close(writer)
+    os.set_blocking(reader, True)
+    while b"faults" not in os.read(reader, 65536):
+        pass
+    os.close(reader)
+    finished = started.finish()  # its next line cannot be written
+    assert finished.code in (0, 1, 3, 4)
+    assert finished.card["cleanup"]["verdict"] in ("clean", "nothing made")
+    assert "the terminal has gone" in finished.card["reason"] or finished.faults("undone")
+
+
+def test_a_terminal_that_vanishes_ends_the_run(tmp_path: Path) -> None:
+    """CASES 2."""
+    master, slave = pty.openpty()
+    started = Started(document(tmp_path, LONG), tmp_path / "runs", stdout=slave, stderr=slave)
+    os.close(slave)
+    pump = subprocess.Popen(["/bin/cat"], stdin=master, stdout=subprocess.DEVNULL)
+
+    def hang_up() -> None:
+        pump.kill()
+        pump.wait()
+        os.close(master)
+
+    finished, since = stopped(started, hang_up)
+    assert finished.code == 4
+    assert "the terminal has gone" in finished.card["reason"]
+    undone_in_time(finished, since)
+
+
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        started = Started(
+            document(tmp_path, BLACKHOLE.format(length="300ms")),
+            tmp_path / "runs",
+            before=["nohup"],
+            stdout=out.fileno(),
+        )
+        started.wait_for("phase", "during")
+        started.signal(signal.SIGHUP)
+        finished = started.finish()
+    assert finished.code in (0, 1, 3)
+    assert finished.card["verdict"] != "aborted"
+
+
+def test_closed_standard_streams_harm_nothing(tmp_path: Path) -> None:
+    started = Started(
+        document(tmp_path, BLACKHOLE.format(length="300ms")),
+        tmp_path / "runs",
+        before=["sh", "-c", 'exec "$@" >&- 2>&- <&-', "sh"],
+    )
+    finished = started.finish()
+    assert finished.code in (0, 1, 3)
+    assert finished.faults("undone")
+
+
+def test_a_store_that_cannot_be_used_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_STORE", str(tmp_path))
+    finished = run(document(tmp_path, LONG), tmp_path / "runs")
+    assert finished.code == 2
+    assert "CHAOS_STORE" in finished.output
+    assert finished.folder is None
