@@ -15,6 +15,7 @@ from chaos.engine.journal import Journal
 from chaos.engine.live import Live
 from chaos.engine.plan import Plan, PlannedFault
 from chaos.engine.stop import Stop
+from chaos.experiment.places import protected_nodes
 from chaos.transport.pipe import AgentClient, AgentError
 
 # Arming imports the injector, plans, writes the record to the disk and measures the state before: some 0.1 s on an idle
@@ -123,6 +124,8 @@ class Conductor(threading.Thread):
             target["process"] = {key: process[key] for key in ("pid", "start", "pidns")}
             if on.rank is not None:
                 place = target["node"] = process["node"]
+                if place in protected_nodes(self._plan.experiment.guards.protect, self._plan.experiment.lab):
+                    raise AgentError(f"rank {on.rank} runs on node {place} by now, which guards.protect forbids")
         return self._agents.on(place), {"target": target}
 
     def _see_through(self, agent: AgentClient, inbox: queue.SimpleQueue[dict[str, Any]]) -> None:

@@ -20,6 +20,7 @@ NAMES = {
     "rank-hang",
     "rank-kill",
     "rank-kill-restart",
+    "storm",
     "undisturbed",
 }
 
