@@ -107,8 +107,6 @@ def _allowed(experiment: Experiment, faults: Sequence[Occurrence], now: datetime
     if not windows:
         return Limit("allowed", said, None)
     listed = ", or ".join(map(str, windows))
-    problem = (
-        f"the faults may last from {said}, guards.allowed has {listed}: start within a window that has room for them"
-    )
+    problem = f"the run may last from {said}, guards.allowed has {listed}: start in a window that has room for it"
     admitted = any(window.admits(now, end) for window in windows)
     return Limit("allowed", said, listed, None if admitted else problem)
