@@ -87,7 +87,7 @@ def test_bad_input_is_one_line_with_the_remedy_and_exit_code_2(arguments, expect
 def test_a_dry_run_prints_the_whole_plan_and_starts_nothing(tmp_path):
     done = chaos("run", "storm", "--dry-run", "--seed", "7", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    for word in ("seed       7", "hang@2/rank", "at an instant", "kill/rank", "pidfd", "nftables", "SIGCONT"):
+    for word in ("seed       7", "dark@2/node", "at an instant", "kill/rank", "pidfd", "nftables", "SIGCONT"):
         assert word in done.stdout
     for guard in ("nodes", "devices", "share", "at_once"):
         assert f"{guard}_at_most" in done.stdout
@@ -99,10 +99,10 @@ def test_a_dry_run_prints_the_whole_plan_and_starts_nothing(tmp_path):
 def test_a_dry_run_gives_the_plan_to_machines():
     done = chaos("run", "storm", "--dry-run", "--json", "--seed", "8")
     plan = json.loads(done.stdout)
-    assert (plan["schema"], plan["seed"], len(plan["faults"])) == ("chaos.plan/1", 8, 7)
-    kill = next(fault for fault in plan["faults"] if fault["name"].startswith("kill@2"))
+    assert (plan["schema"], plan["seed"], len(plan["faults"])) == ("chaos.plan/1", 8, 5)
+    kill = next(fault for fault in plan["faults"] if fault["name"].startswith("kill/rank"))
     assert kill["params"] == {"signal": "KILL"} and kill["drawn"] is True and kill["reality"] is None
-    assert 21 <= kill["after_s"] <= 21.5
+    assert 13 <= kill["after_s"] <= 13.5
     assert all(kill[key].endswith(".") for key in ("mechanism", "undo", "residue_check"))
     assert {limit["guard"]: limit["problem"] for limit in plan["limits"]}["at_once_at_most"] is None
     assert plan["stop_if"] == ["workload.alive is false, for 30s"]

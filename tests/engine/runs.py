@@ -75,9 +75,9 @@ class Finished:
 class Started:
     """A run under way."""
 
-    def __init__(self, experiment: Path | str, runs: Path, *options: str) -> None:
+    def __init__(self, experiment: Path | str, runs: Path, *options: str, by: str = "run") -> None:
         self.runs = runs
-        command = [sys.executable, "-m", "chaos", "run", str(experiment), "--runs", str(runs), *options]
+        command = [sys.executable, "-m", "chaos", by, str(experiment), "--runs", str(runs), *options]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
         )
@@ -113,6 +113,12 @@ class Started:
 def run(experiment: Path | str, runs: Path, *options: str) -> Finished:
     """Run an experiment to its end."""
     return Started(experiment, runs, *options).finish()
+
+
+def replay(finished: Finished, runs: Path) -> Finished:
+    """Repeat a run to its end."""
+    assert finished.folder is not None, finished.output
+    return Started(finished.folder, runs, by="replay").finish()
 
 
 # In the environment of everything that a test of this session starts; whatever else runs on the machine lacks it.
