@@ -146,6 +146,7 @@ def test_the_most_at_one_instant_are_counted(spans: list[tuple[float, float]], m
     assert most_at_once(spans) == most
 
 
+NEW_YORK = {"zone": "America/New_York"}
 NIGHT = {"from": "22:00", "to": "06:00", "days": ["mon", "tue"], "zone": "Europe/Berlin"}
 
 
@@ -164,6 +165,11 @@ NIGHT = {"from": "22:00", "to": "06:00", "days": ["mon", "tue"], "zone": "Europe
         (NIGHT, "2026-03-02T21:30", "2026-03-03T21:30", False),  # from one window into the next
         ({"from": "00:00", "to": "24:00"}, "2026-03-02T23:00", "2026-03-03T00:00", True),
         ({"from": "00:00", "to": "24:00"}, "2026-03-02T23:00", "2026-03-03T00:01", False),
+        # In New York 02:30 is not there on 9 March 2025, and 01:30 is there twice on 2 November.
+        (NEW_YORK | {"from": "02:30", "to": "04:00"}, "2025-03-09T07:30", "2025-03-09T08:00", True),
+        (NEW_YORK | {"from": "02:30", "to": "04:00"}, "2025-03-09T07:29", "2025-03-09T08:00", False),
+        (NEW_YORK | {"from": "01:30", "to": "02:00"}, "2025-11-02T05:30", "2025-11-02T07:00", True),
+        (NEW_YORK | {"from": "01:30", "to": "02:00"}, "2025-11-02T05:30", "2025-11-02T07:01", False),
         # On 29 March 2026 Berlin's clocks go from 2 to 3: this window is four hours long.
         ({"from": "00:00", "to": "05:00", "zone": "Europe/Berlin"}, "2026-03-28T23:00", "2026-03-29T03:00", True),
         ({"from": "00:00", "to": "05:00", "zone": "Europe/Berlin"}, "2026-03-28T23:00", "2026-03-29T03:01", False),
@@ -172,5 +178,6 @@ NIGHT = {"from": "22:00", "to": "06:00", "days": ["mon", "tue"], "zone": "Europe
 def test_a_window_admits_what_begins_and_ends_in_it(
     window: dict[str, object], first: str, last: str, admitted: bool
 ) -> None:
+    """CASES 49: computed in UTC, whatever the clocks show."""
     begins, ends = (datetime.fromisoformat(instant).replace(tzinfo=UTC) for instant in (first, last))
     assert Window.model_validate(window).admits(begins, ends) is admitted
