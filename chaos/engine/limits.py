@@ -73,7 +73,7 @@ def _share(limit: float | None, touched: list[int], lab: LabSpec) -> Limit:
 
 
 def _at_once(limit: int | None, faults: Sequence[Occurrence]) -> Limit:
-    most, when = most_at_once((fault.after, fault.end) for fault in faults)
+    most, when = most_at_once([(fault.after, fault.end) for fault in faults])
     instant = f"{show('duration', round(when, 6))} after the gate"
     problem = None
     if limit is not None and most > limit:

@@ -6,7 +6,7 @@ A fault that chance may leave out, or that may pick other targets, is for the pl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,21 +80,15 @@ def _certain(written: Iterable[object], lab: LabSpec | None, catalogue: Catalogu
         yield _Certain(index, fault, targets, fault.number_of(len(targets)), nodes, devices)
 
 
-def most_at_once(spans: Iterable[tuple[float, float]]) -> tuple[int, float]:
+def most_at_once(spans: Collection[tuple[float, float]]) -> tuple[int, float]:
     """The most spans (start, end) that hold at one instant, and the first such instant.
 
     One that ends as another begins does not overlap it; an empty one holds at its start.
     """
-    changes = sorted(
-        change
-        for start, end in spans
-        for change in (
-            (start, 1, 1),
-            (end, 0 if end > start else 2, -1),
-        )  # ends, then starts, then the ends of the empty
-    )
+    # At one instant: first what ends, then what starts, then the ends of the empty.
+    changes = [(start, 1, 1) for start, _ in spans] + [(end, 0 if end > start else 2, -1) for start, end in spans]
     running, most, when = 0, 0, 0.0
-    for instant, _, change in changes:
+    for instant, _, change in sorted(changes):
         running += change
         if running > most:
             most, when = running, instant
