@@ -212,6 +212,9 @@ class Injector(Protocol):
 
     kind: ClassVar[str]
     about: ClassVar[str]
+    mechanism: ClassVar[str]  # one sentence each, for people: how the fault is really made,
+    undoing: ClassVar[str]  # how it is undone,
+    proof: ClassVar[str]  # and how it is proven that nothing of it is left
     reversal: ClassVar[Literal["exact", "self", "none"]]  # undone by us; ends by itself; cannot be undone (a kill)
     targets: ClassVar[Tuple[TargetKey, ...]]  # keys of `on:` that it takes
     duration: ClassVar[Literal["required", "optional", "none"]]  # whether `for:` is given

@@ -106,6 +106,14 @@ class Blackhole:
 
     kind: ClassVar[str] = "fabric.blackhole"
     about: ClassVar[str] = "An NVSwitch silently drops everything on one path between two GPUs of a node."
+    mechanism: ClassVar[str] = (
+        "An nftables table of ours on the NVSwitch's bridge drops all frames between the two GPUs' ports; its set "
+        "elements carry a time-out, so that the kernel ends the fault by itself."
+    )
+    undoing: ClassVar[str] = "The set's elements are removed, then the table that bears the fault's id is deleted."
+    proof: ClassVar[str] = (
+        "Datagrams pass the path again in both directions, and the NVSwitch has no table with the fault's id."
+    )
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
     targets: ClassVar[Tuple[TargetKey, ...]] = ("node",)
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"

@@ -72,6 +72,11 @@ class PowerOff:
 
     kind: ClassVar[str] = "power.off"
     about: ClassVar[str] = "A node loses power: everything on it dies at once; at the end it is switched on again."
+    mechanism: ClassVar[str] = (
+        "The lab's keeper kills the init of the node's PID namespace, and the kernel everything on the node with it."
+    )
+    undoing: ClassVar[str] = "The keeper switches the node on, and it boots with new namespaces and a new boot id."
+    proof: ClassVar[str] = "The keeper, asked again, reports the node's power as on."
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
     targets: ClassVar[Tuple[TargetKey, ...]] = ("node",)
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"

@@ -65,6 +65,9 @@ class Signal:
 
     kind: ClassVar[str] = "process.signal"
     about: ClassVar[str] = "A signal to the process of one rank, or to the launcher: KILL, TERM, STOP for a time, ..."
+    mechanism: ClassVar[str] = "The signal goes through a pidfd to the very process that said that it is the target."
+    undoing: ClassVar[str] = "A stopped process is continued with SIGCONT; every other signal leaves nothing to undo."
+    proof: ClassVar[str] = "The process is not in a stopped state (/proc/PID/stat), or has gone."
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"  # STOP is undone by CONT; the others leave nothing
     targets: ClassVar[Tuple[TargetKey, ...]] = ("rank", "process")
     duration: ClassVar[Literal["required", "optional", "none"]] = "optional"

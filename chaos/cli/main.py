@@ -23,6 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("run")(run.run)
+app.command("replay")(run.replay)
 app.command("halt")(halt.halt)
 app.command("validate")(document.validate)
 app.command("schema")(document.schema)

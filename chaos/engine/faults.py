@@ -17,6 +17,7 @@ from chaos.engine.ledger import Ledger
 from chaos.engine.live import Live
 from chaos.engine.plan import Plan, PlannedFault
 from chaos.engine.stop import Stop
+from chaos.experiment.places import protected_nodes
 from chaos.store import StoreError
 from chaos.transport.pipe import AgentClient, AgentError, Refused
 
@@ -135,6 +136,8 @@ class Conductor(threading.Thread):
             target["process"] = {key: process[key] for key in ("pid", "start", "pidns")}
             if on.rank is not None:
                 node = target["node"] = process["node"]
+                if node in protected_nodes(self._plan.experiment.guards.protect, self._plan.experiment.lab):
+                    raise AgentError(f"rank {on.rank} runs on node {node} by now, which guards.protect forbids")
         return node, target
 
     def _promise(self, node: int) -> None:

@@ -40,6 +40,9 @@ class Planted:
 
     kind: ClassVar[str] = "test.planted"
     about: ClassVar[str] = "A file, for a time."
+    mechanism: ClassVar[str] = "A file named after the fault is made."
+    undoing: ClassVar[str] = "The file is removed."
+    proof: ClassVar[str] = "There is no such file."
     reversal: ClassVar[str] = "exact"
     targets: ClassVar[Any] = ("node",)
     duration: ClassVar[str] = "optional"

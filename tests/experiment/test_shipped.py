@@ -20,6 +20,7 @@ NAMES = {
     "rank-hang",
     "rank-kill",
     "rank-kill-restart",
+    "storm",
     "undisturbed",
 }
 
@@ -98,6 +99,18 @@ def test_faults_that_are_meant_to_be_one_are_judged_as_one_and_others_apart(ship
         gaps = [later.after - each.after - (each.for_ or 0) for each, later in pairwise(experiment.faults)]
         together = name in ("nvswitch-flap", "double-fault")
         assert all((gap <= experiment.score.hold) is together for gap in gaps), name
+
+
+def test_the_faults_of_the_storm_are_apart_however_they_are_drawn(shipped: dict[str, Experiment]) -> None:
+    storm = shipped["storm"]
+    spans = sorted(
+        (start, start + fault.jitter + (fault.for_ or 0))
+        for fault in storm.faults
+        for number in range(fault.times or 1)
+        for start in [fault.after + number * (fault.every or 0)]
+    )
+    assert len(spans) == 5 and storm.seed is not None
+    assert all(later - end > storm.score.hold for (_, end), (later, _) in pairwise(spans))
 
 
 def test_the_control_breaks_nothing(shipped: dict[str, Experiment]) -> None:

@@ -29,7 +29,8 @@ def test_ours_are_installed() -> None:
 @EACH
 def test_it_says_what_it_is(made_by: type[Injector]) -> None:
     assert INJECTORS[made_by.kind] is made_by
-    assert made_by.about.endswith(".")
+    for told in (made_by.about, made_by.mechanism, made_by.undoing, made_by.proof):
+        assert told.endswith(".") and told[0].isupper()
     assert made_by.reversal in ("exact", "self", "none")
     assert made_by.duration in ("required", "optional", "none")
     assert made_by.runs_on in ("node", "controller")

@@ -20,9 +20,13 @@ def report(outcomes: list[Outcome], seconds: float) -> None:
     dead = [outcome for outcome in outcomes if not outcome.survived]
     print(f"{len(outcomes)} trials in {seconds:.0f} s, {sum(kills.values())} kills: {dict(kills)}")
     blows = Counter(strike.blow for outcome in outcomes for strike in outcome.trial.strikes)
-    print(f"blows drawn: {dict(blows)}; {sum(outcome.trial.flaky for outcome in outcomes)} trials whose undo fails first")
+    print(
+        f"blows drawn: {dict(blows)}; {sum(outcome.trial.flaky for outcome in outcomes)} trials whose undo fails first"
+    )
     print(f"nobody left alive after the last blow: {len(dead)} trials, residue in {sum(bool(o.residue) for o in dead)}")
-    print(f"of these told by the next command: {sum(o.reported is True for o in dead)}, cleared: {sum(o.swept is True for o in dead)}")
+    print(
+        f"of these told by the next command: {sum(o.reported is True for o in dead)}, cleared: {sum(o.swept is True for o in dead)}"
+    )
     wrong = [outcome for outcome in outcomes if outcome.wrong]
     print(f"wrong: {len(wrong)}")
     for outcome in wrong:

@@ -51,7 +51,7 @@ def change_before_write() -> None:
     def watch_later(guard: Guard, held: Any, locks: Locks) -> None:
         held.watched_by = (guard, locks)
 
-    Records.write = lambda records, record: Unwritten(records, record)  # type: ignore[method-assign]
+    Records.write = lambda records, record: Unwritten(records, record)  # type: ignore[method-assign]  # noqa: PLW0108 - a method
     Guard.watch = watch_later  # type: ignore[method-assign]
     main.main()
 
@@ -60,4 +60,3 @@ def guardian_asleep() -> None:
     """The guardian is told of nothing."""
     Guard.watch = lambda *_: None  # type: ignore[method-assign]
     main.main()
-

@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.nftables.main import NFTables
@@ -324,9 +323,7 @@ class Storm:
         outcome.residue = node.residue()
         if not outcome.residue:
             return
-        unexcused = [
-            what for what in outcome.residue if outcome.survived or what.startswith("fabric.blackhole: table")
-        ]
+        unexcused = [what for what in outcome.residue if outcome.survived or what.startswith("fabric.blackhole: table")]
         if unexcused:
             outcome.wrong.append(f"left after the deadline, with {', '.join(alive) or 'nobody'} alive: {unexcused}")
         # With all three dead, and nothing in the kernel that ends it: the next command tells, and a sweep clears it.
