@@ -27,12 +27,13 @@ class Guard:
     """Keeps a guardian at work for all records that are watched.
 
     Args:
-        log: the file for what a guardian has to tell.
+        state: the node's state folder; what a guardian has to tell is written into its ``guardian.log``.
         on_failure: called when no guardian can be started any more although there is something to watch.
     """
 
-    def __init__(self, log: str, on_failure: Callable[[str], None]) -> None:
-        self._log = log
+    def __init__(self, state: str, on_failure: Callable[[str], None]) -> None:
+        self._state = state
+        self._log = os.path.join(state, "guardian.log")
         self._on_failure = on_failure
         self._lock = threading.Lock()
         self._socket: Optional[socket.socket] = None
@@ -97,7 +98,7 @@ class Guard:
         ours.settimeout(_PATIENCE)
         try:
             process = subprocess.Popen(
-                [*scope, sys.executable, "-S", "-c", _SCRIPT, str(theirs.fileno()), str(os.getpid())],
+                [*scope, sys.executable, "-S", "-c", _SCRIPT, str(theirs.fileno()), str(os.getpid()), self._state],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -21,7 +21,7 @@ import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from chaos.agent.locks import Locks
-from chaos.agent.records import Held, adopt
+from chaos.agent.records import Held, Records, adopt
 from chaos.agent.undo import load, relieve
 from injectors.contract import InjectorError
 
@@ -64,11 +64,13 @@ class Guardian:
 
     Args:
         agent: the socket to the agent, whose end says that the agent has died.
-        process: pidfd of the agent.
+        process: pidfd of the agent; ``None`` if it has died already.
+        records: the node's records: of those that were not handed over before the agent died, too.
     """
 
-    def __init__(self, agent: socket.socket, process: int) -> None:
+    def __init__(self, agent: socket.socket, process: Optional[int], records: Records) -> None:
         self._agent: Optional[socket.socket] = agent
+        self._records = records
         self._process = process
         self._wards: Dict[str, Ward] = {}
         self._ended, self._end = os.pipe()
@@ -112,6 +114,7 @@ class Guardian:
             self._poll.unregister(self._agent)
             self._agent.close()
             self._agent = None
+            self._adopt_orphans()
             self._undo_all()
         elif message["op"] == "watch":
             self._answer(self._watch(message, fds))
@@ -149,6 +152,13 @@ class Guardian:
         self._wards[held.record.fault] = ward
         return {"watching": held.record.fault}
 
+    def _adopt_orphans(self) -> None:
+        """Take over what nobody holds: the agent may have died between our predecessor's end and telling us."""
+        for found in self._records.survey():
+            held = None if found.record is None or found.held else Records.take(found)
+            if held is not None and held.record.fault not in self._wards:
+                self._wards[held.record.fault] = Ward(held, Locks({}))
+
     # -- undoing -----------------------------------------------------------------------------------------------------
 
     def _undo_all(self) -> None:
@@ -164,7 +174,7 @@ class Guardian:
         """Undo one fault, as often as it takes: none waits for another."""
         end = time.monotonic() + _GIVE_UP
         for pause in _pauses():
-            left = relieve(ward.held)
+            left = relieve(ward.held, (0.0,))
             ward.undone = not left
             if ward.undone or time.monotonic() > end:
                 break
@@ -179,8 +189,9 @@ class Guardian:
 
     def _fence(self) -> None:
         """Kill the agent: it has missed a deadline, and is in the way."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._process, signal.SIGKILL)
 
     def _forget_ended(self) -> None:
         for fault, ward in list(self._wards.items()):
@@ -219,10 +230,16 @@ def _stop_signal() -> int:
 
 
 def main() -> None:
-    """``python -c "from chaos.agent import guardian; guardian.main()" SOCKET AGENT``: a descriptor and a process id."""
+    """``python -c "from chaos.agent import guardian; guardian.main()" SOCKET AGENT STATE``.
+
+    SOCKET is a descriptor, AGENT the agent's process id, STATE the node's state folder.
+    """
     sock = socket.socket(fileno=int(sys.argv[1]))
-    process = os.pidfd_open(int(sys.argv[2]))  # our parent, which waits for our first answer
+    try:
+        process: Optional[int] = os.pidfd_open(int(sys.argv[2]))  # it waits for our first answer, if it lives
+    except ProcessLookupError:
+        process = None
     # When memory runs out, rather anything else than the one that undoes; not everybody may ask for that.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("-900")
-    Guardian(sock, process).serve()
+    Guardian(sock, process, Records(sys.argv[3])).serve()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Optional
 
 from chaos import __version__
+from chaos.agent import undo
 from chaos.agent.clock import Bell, real_time
 from chaos.agent.guard import Guard
 from chaos.agent.locks import DeviceLocks, Locks
@@ -26,7 +27,6 @@ LATEST = SLACK - 1.0  # seconds after its instant at which a fault is no longer 
 WITNESS_BUDGET = 0.1
 # A signal's or a power cut's effect may take a while to show; a fault without an end has the time.
 PATIENT_BUDGET = 2.0
-UNDO_RETRIES = (0.0, 0.05, 0.2, 0.5, 1.0)  # seconds before each attempt; the guardian goes on afterwards
 
 Emit = Callable[[Message], None]
 
@@ -214,9 +214,9 @@ class Holder(threading.Thread):
         self._event("ended", scheduled_ns=end, ended_ns=ended, early=self._stop_asked)
 
     def _undo(self, armed: _Armed) -> None:
-        """Undo, as often as it takes, prove it, and only then forget the record."""
+        """Undo, prove it, and only then forget the record; what we cannot undo the guardian goes on with."""
         left: List[str] = []
-        for pause in UNDO_RETRIES:
+        for pause in undo.RETRIES:
             time.sleep(pause)
             left = self._attempt(armed)
             if not left:

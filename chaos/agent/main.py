@@ -40,7 +40,7 @@ class Agent:
         self._looks = looks
         self._records = Records(state)
         self._locks = DeviceLocks(runtime_folder())
-        guard = Guard(os.path.join(state, "guardian.log"), self._lost_guardian)
+        guard = Guard(os.path.abspath(state), self._lost_guardian)
         self._node = Node(self._records, self._locks, guard)
         self._pipe = out
         self._holders: Dict[str, Holder] = {}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import time
 import traceback
-from typing import List
+from typing import List, Sequence
 
 from chaos.agent.records import Held, RecordGone
 from injectors.contract import Injector, InjectorError
+
+RETRIES = (0.0, 0.05, 0.2, 0.5, 1.0)  # seconds before each attempt of whoever cannot wait for ever
 
 
 def load(implementation: str) -> Injector:
@@ -24,12 +27,25 @@ def load(implementation: str) -> Injector:
     return made  # type: ignore[no-any-return]
 
 
-def relieve(held: Held) -> List[str]:
-    """Undo a fault once, and forget it if that is proven. Never raises.
+def relieve(held: Held, pauses: Sequence[float] = RETRIES) -> List[str]:
+    """Undo a fault, and forget it once that is proven. Never raises.
+
+    Args:
+        pauses: seconds before each attempt.
 
     Returns:
         What is left, in words; empty where nothing is, whoever undid it.
     """
+    left: List[str] = []
+    for pause in pauses:
+        time.sleep(pause)
+        left = _relieve(held)
+        if not left:
+            break
+    return left
+
+
+def _relieve(held: Held) -> List[str]:
     record = held.record
     try:
         injector = load(record.implementation)

@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # The real main with shorter times, so that a test need not wait for them.
 SCRIPT = """
 import sys
-from chaos.agent import holder, main, protocol
+from chaos.agent import holder, main, protocol, undo
 protocol.LEASE = float(sys.argv[1])
-holder.UNDO_RETRIES = (0.0, 0.01, 0.01)
+undo.RETRIES = (0.0, 0.01, 0.01)
 holder.SLACK = float(sys.argv[2])
 main.main()
 """

@@ -24,9 +24,8 @@ def report(outcomes: list[Outcome], seconds: float) -> None:
         f"blows drawn: {dict(blows)}; {sum(outcome.trial.flaky for outcome in outcomes)} trials whose undo fails first"
     )
     print(f"nobody left alive after the last blow: {len(dead)} trials, residue in {sum(bool(o.residue) for o in dead)}")
-    print(
-        f"of these told by the next command: {sum(o.reported is True for o in dead)}, cleared: {sum(o.swept is True for o in dead)}"
-    )
+    told, cleared = sum(o.reported is True for o in dead), sum(o.swept is True for o in dead)
+    print(f"of these told by the next command: {told}, cleared by a sweep: {cleared}")
     wrong = [outcome for outcome in outcomes if outcome.wrong]
     print(f"wrong: {len(wrong)}")
     for outcome in wrong:
@@ -40,6 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trial", type=int, action="append", help="only this trial of the seed, again")
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--keep", type=Path, help="keep what the trials write in this folder")
     parser.add_argument("--bug", help="plant one of tests/storm/bugs.py in the agent")
@@ -55,6 +55,9 @@ def main() -> int:
         folder.mkdir(exist_ok=True)
         with Storm.gather(folder, nodes=arguments.nodes, seed=arguments.seed, agent=agent) as storm:
             number = 0
+            if arguments.trial:
+                outcomes += storm.blow([draw(arguments.seed, trial) for trial in arguments.trial])
+                arguments.kills = 0
             while sum(len(outcome.killed) for outcome in outcomes) < arguments.kills:
                 batch = [draw(arguments.seed, number + k) for k in range(arguments.nodes * 4)]
                 number += len(batch)

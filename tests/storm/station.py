@@ -27,7 +27,7 @@ from chaos.lab import namespace
 from chaos.lab.cluster import Lab
 from chaos.lab.topology import LabSpec
 from tests.storm.controller import CUT
-from tests.storm.weather import LEAD, Party, Strike, Trial
+from tests.storm.weather import LEAD, PARTIES, Party, Strike, Trial
 
 ROOT = Path(__file__).resolve().parents[2]
 START_PATIENCE = 60.0  # seconds for a controller to begin, with everything else that the machine does meanwhile
@@ -35,6 +35,7 @@ SLACK = 5.0  # seconds from a fault's end to its deadline
 GRACE = 1.0  # seconds after the deadline at which nothing may be left
 GPUS = 2
 SMALL = "2m"  # of a node's disk
+ENDED_BY_KERNEL = "fabric.blackhole: table"
 # How the parties show in /proc/PID/cmdline.
 AGENTS = (b"chaos.agent.main", b"tests.storm import bugs")
 GUARDIAN = b"guardian.main()"
@@ -45,7 +46,8 @@ class Outcome:
     """What came of one trial.
 
     Attributes:
-        killed: processes that were killed.
+        killed: who was killed.
+        dead: their process ids: they may take a moment to go.
         survived: parties that were alive after the last blow.
         residue: what was left after the deadline.
         reported, swept: where residue was allowed: whether the next command told of it, and `chaos sweep` cleared it.
@@ -54,6 +56,7 @@ class Outcome:
 
     trial: Trial
     killed: list[Party] = field(default_factory=list)
+    dead: set[int] = field(default_factory=set)
     survived: bool = True
     residue: list[str] = field(default_factory=list)
     reported: bool | None = None
@@ -249,6 +252,10 @@ class Storm:
             controller.kill()
             controller.wait()
             (node.state / "ballast").unlink(missing_ok=True)
+        log = node.state / "guardian.log"
+        if log.exists():
+            (folder / log.name).write_bytes(log.read_bytes())
+            log.unlink()
         self._clear(outcome, node)
         return outcome
 
@@ -309,21 +316,26 @@ class Storm:
                     os.kill(victim, number)
                     if strike.blow == "kill":
                         outcome.killed.append(strike.party)
+                        outcome.dead.add(victim)
 
     def _look(
         self, outcome: Outcome, node: Node, controller: subprocess.Popen[bytes], promised: float, folder: Path
     ) -> None:
         """Wait until nobody is left who could do anything, or the deadline has passed by the grace; then look."""
-        alive = self._alive(node, controller)
+        alive = self._alive(node, controller, outcome.dead)
         outcome.survived = bool(alive)
         length = max(fault.length for fault in outcome.trial.faults)
         end = promised + LEAD + length + SLACK + GRACE
-        while time.monotonic() < end and self._alive(node, controller):
+        while True:
+            nobody = not self._alive(node, controller, set())
+            outcome.residue = node.residue()
+            # What the kernel ends by itself goes with the last thread of its process, a moment after its main one.
+            unexcused = [what for what in outcome.residue if outcome.survived or what.startswith(ENDED_BY_KERNEL)]
+            if time.monotonic() > end or (nobody and not unexcused):
+                break
             time.sleep(0.05)
-        outcome.residue = node.residue()
         if not outcome.residue:
             return
-        unexcused = [what for what in outcome.residue if outcome.survived or what.startswith("fabric.blackhole: table")]
         if unexcused:
             outcome.wrong.append(f"left after the deadline, with {', '.join(alive) or 'nobody'} alive: {unexcused}")
         # With all three dead, and nothing in the kernel that ends it: the next command tells, and a sweep clears it.
@@ -332,9 +344,12 @@ class Storm:
         if not outcome.reported and not outcome.survived:
             outcome.wrong.append(f"the next command does not tell of {outcome.residue}: {told.stdout.decode()}")
 
-    def _alive(self, node: Node, controller: subprocess.Popen[bytes]) -> list[str]:
-        parties = [party for party in ("agent", "guardian") if node.party(party)]
-        return [*(["controller"] if controller.poll() is None else []), *parties]
+    @staticmethod
+    def _alive(node: Node, controller: subprocess.Popen[bytes], dead: set[int]) -> list[str]:
+        """Who is there, but for these processes."""
+        parties = [party for party in PARTIES[1:] if set(node.party(party)) - dead]
+        there = controller.poll() is None and controller.pid not in dead
+        return [*(["controller"] if there else []), *parties]
 
     def _clear(self, outcome: Outcome, node: Node) -> None:
         """Sweep what is left, and begin anew."""
