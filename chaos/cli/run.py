@@ -56,7 +56,7 @@ def run(  # noqa: PLR0917 - a command's options
                 stop.pull("signal", "the terminal has gone")
 
         # A signal, however late, ends no undo and cuts no report short.
-        with on_signals(stop):
+        with on_signals(stop, last=True):
             with unblocking(sys.stderr, vanished) as console, terminal.watcher(console, quiet=quiet) as watcher:
                 source = path.read_text(encoding="utf-8")
                 card = engine.Run(plan, where, source=source, watcher=watcher, stop=stop).execute()
