@@ -35,6 +35,7 @@ def run(  # noqa: PLR0917 - a command's options
     from chaos.engine import plan as plans
     from chaos.engine import run as engine
     from chaos.engine.catalogue import catalogue
+    from chaos.engine.errors import RunError
     from chaos.engine.stop import Stop, hangup_ignored, on_signals
     from chaos.experiment import load
 
@@ -60,7 +61,10 @@ def run(  # noqa: PLR0917 - a command's options
             with unblocking(sys.stderr, vanished) as console, terminal.watcher(console, quiet=quiet) as watcher:
                 source = path.read_text(encoding="utf-8")
                 card = engine.Run(plan, where, source=source, watcher=watcher, stop=stop).execute()
-            render(card, where)
+            try:
+                render(card, where)
+            except OSError as error:
+                raise RunError(f"{where.path}: the scorecard cannot be written: {error.strerror}") from error
             with unblocking(sys.stdout) as console:
                 terminal.show_verdict(console, card, where.path)
     raise typer.Exit(EXIT_CODES[card["verdict"]])
