@@ -74,6 +74,8 @@ _SUPERVISOR = "tests/workload/test_supervisor.py::"
 _PATHS = "tests/workload/test_paths.py::"
 _PROGRESS = "tests/workload/test_progress.py::"
 _ADOPTION = "tests/workload/test_adoption.py::"
+_LEDGER = "tests/engine/test_ledger.py::"
+_CLEANUP = "tests/report/test_cleanup.py::"
 
 CONTROLS = [
     # Recovery: back at the mark, and staying there.
@@ -386,6 +388,31 @@ CONTROLS = [
         "chaos.workload.reference.launcher.paths:Paths._lived",
         always(True),
         _PATHS + "test_a_stopped_process_is_no_paths_fault_not_even_when_it_wakes",
+    ),
+    # The ledger: unknown is not proven clean.
+    Control(
+        "ledger: a fault is promised before it is armed",
+        "chaos.engine.faults:Conductor._promise",
+        always(None),
+        _LEDGER + "test_a_fault_that_cannot_be_promised_is_not_armed",
+    ),
+    Control(
+        "ledger: a lab is gone only with its keeper",
+        "chaos.engine.ledger:gone_with_lab",
+        always("gone"),
+        _LEDGER + "test_what_is_left_on_a_node_keeps_the_promise_open_while_its_lab_is_there",
+    ),
+    Control(
+        "ledger: an agent that died has proven nothing",
+        "chaos.engine.faults:Conductor._ask",
+        always(("all is well", "")),
+        _LEDGER + "test_a_node_that_does_not_answer_has_proven_nothing",
+    ),
+    Control(
+        "cleanup: what is left is told",
+        "chaos.scoring.scorecard:cleanup",
+        always({"verdict": "clean", "text": "", "open": []}),
+        _CLEANUP + "test_a_residue_makes_the_run_an_error_and_keeps_what_was_measured",
     ),
 ]
 

@@ -10,8 +10,8 @@ import typer
 from chaos.cli.console import ERROR, WRONG_INPUT, err, fail, one_line_errors, out
 
 if TYPE_CHECKING:
-    from chaos.engine.halt import Halted
-    from chaos.store import PromiseRow
+    from chaos.engine.ledger import Ledger
+    from chaos.store import PromiseRow, RunRow
 
 MOST = 5  # lines of open promises
 
@@ -24,6 +24,8 @@ def halt(
 
     Exit code: 0 everything is proven undone (or nothing runs), 2 wrong input, 5 something is open: it says what.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     from chaos.engine import halt as engine
     from chaos.engine.ledger import Ledger
     from chaos.store import StoreError
@@ -46,14 +48,24 @@ def halt(
                     err().print(f"  {row.run}  since {row.began}  {row.folder}", markup=False)
                 raise typer.Exit(WRONG_INPUT)
             asked = f"halted by 'chaos halt' (process {os.getpid()}, user {os.geteuid()})"
-            still = [promise for row in rows for promise in _told(engine.halt(ledger, row, asked))]
+            with ThreadPoolExecutor(len(rows)) as pool:  # all at once, and none waits for another
+                undone = list(pool.map(lambda row: _halted(ledger, row, asked), rows))
         except StoreError as error:
             raise fail(str(error), ERROR) from None
-    if still:
+    if not all(undone):
         raise typer.Exit(ERROR)
 
 
-def _told(halted: Halted) -> list[PromiseRow]:
+def _halted(ledger: Ledger, row: RunRow, asked: str) -> bool:
+    """End one run and say how. Returns whether everything is proven undone."""
+    from chaos.engine import halt as engine
+    from chaos.engine.errors import InputError
+
+    try:
+        halted = engine.halt(ledger, row, asked)
+    except InputError as error:
+        err().print(f"chaos: {error}", markup=False)
+        return False
     how = {
         "ended": "has ended",
         "killed": "did not react and was killed",
@@ -62,7 +74,7 @@ def _told(halted: Halted) -> list[PromiseRow]:
     what = "not everything is proven undone" if halted.still else "everything is undone"
     out().print(f"run {halted.run} {how}: {what}", markup=False)
     _list(halted.still)
-    return halted.still
+    return not halted.still
 
 
 def _list(promises: list[PromiseRow]) -> None:

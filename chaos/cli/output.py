@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import queue
+import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +24,7 @@ class Unblocking(io.TextIOBase):
 
     Args:
         stream: standard output or error; None where it was closed when the process began: then nothing is written.
-        gone: called once, on the writing thread, when the other side has vanished.
+        gone: called once, on a thread of ours, when the other side has vanished.
     """
 
     def __init__(self, stream: TextIO | None, gone: Callable[[], None] = lambda: None) -> None:
@@ -31,8 +32,12 @@ class Unblocking(io.TextIOBase):
         self._gone = gone
         self._queue: queue.Queue[bytes | None] = queue.Queue(MOST)
         self._progress = threading.Event()
+        self._lock = threading.Lock()
+        self._over = False
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
         self._thread.start()
+        if self._fd is not None:
+            threading.Thread(target=self._watch, args=(self._fd,), name="terminal", daemon=True).start()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -66,11 +71,26 @@ class Unblocking(io.TextIOBase):
                     data = data[os.write(self._fd, data) :]
                     self._progress.set()
             except OSError:
-                self._gone()
+                self._vanished()
                 return
 
+    def _watch(self, fd: int) -> None:
+        """Wait for the other side's end, which is seen without writing: a reader or a terminal that has gone."""
+        waiter = select.poll()
+        waiter.register(fd, 0)  # errors and hang-ups are told unasked
+        waiter.poll()
+        self._vanished()
+
+    def _vanished(self) -> None:
+        with self._lock:
+            over, self._over = self._over, True
+        if not over:
+            self._gone()
+
     def finish(self) -> None:
-        """Wait until everything is written, the other side has vanished, or stands still."""
+        """Wait until everything is written, the other side has vanished, or stands still; it may vanish from now on."""
+        with self._lock:
+            self._over = True
         if not self._thread.is_alive():
             return
         try:

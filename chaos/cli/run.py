@@ -99,6 +99,7 @@ def _carry_out(plan: Plan, source: str, runs: Path | None, *, quiet: bool) -> in
     from chaos.cli.runs import render
     from chaos.engine import folder as folders
     from chaos.engine import run as engine
+    from chaos.engine.errors import RunError
     from chaos.engine.stop import Stop, hangup_ignored, on_signals
 
     engine.preflight()
@@ -110,10 +111,13 @@ def _carry_out(plan: Plan, source: str, runs: Path | None, *, quiet: bool) -> in
             stop.pull("signal", "the terminal has gone")
 
     # A signal, however late, ends no undo and cuts no report short.
-    with on_signals(stop):
+    with on_signals(stop, last=True):
         with unblocking(sys.stderr, vanished) as console, terminal.watcher(console, quiet=quiet) as watcher:
             card = engine.Run(plan, where, source=source, watcher=watcher, stop=stop).execute()
-        render(card, where)
+        try:
+            render(card, where)
+        except OSError as error:
+            raise RunError(f"{where.path}: the scorecard cannot be written: {error.strerror}") from error
         with unblocking(sys.stdout) as console:
             terminal.show_verdict(console, card, where.path)
     return EXIT_CODES[card["verdict"]]

@@ -110,7 +110,10 @@ class Run:
                 undone = f"not proven undone: {', '.join(still)}; see `chaos sweep --all`" if still else "all is undone"
                 raise RunError(f"{self._folder.path} cannot be written: {error.strerror}; {undone}") from error
         self._watcher.phase("score")
-        card = outcome.score(self._folder)
+        try:
+            card = outcome.score(self._folder)
+        except OSError as error:
+            raise RunError(f"{self._folder.path}: the run cannot be scored: {error.strerror}") from error
         folders.sweep_work(self._folder)
         return card
 

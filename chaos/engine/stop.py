@@ -75,8 +75,12 @@ def hangup_ignored() -> bool:
 
 
 @contextmanager
-def on_signals(stop: Stop) -> Iterator[None]:
-    """Pull the switch at SIGINT, SIGTERM, and at SIGHUP unless it is ignored already (nohup). Main thread only."""
+def on_signals(stop: Stop, *, last: bool = False) -> Iterator[None]:
+    """Pull the switch at SIGINT, SIGTERM, and at SIGHUP unless it is ignored already (nohup). Main thread only.
+
+    Args:
+        last: the process ends afterwards: no signal may change its exit code then.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
 
@@ -97,7 +101,7 @@ def on_signals(stop: Stop) -> Iterator[None]:
     finally:
         signal.set_wakeup_fd(former_fd)
         for number, handler in former.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if last else handler)
         os.write(writer, b"\0")
         watcher.join()
         os.close(writer)

@@ -1,11 +1,13 @@
 """The probe of a command: its exit code, or what it writes.
 
 A list of arguments, never a shell. It runs in a process group of its own, which is killed as a whole at the time
-limit, and also when the command has ended: a grandchild left behind neither lives on nor holds the probe up.
+limit, and also when the command has ended: a grandchild left behind neither lives on nor holds the probe up. A run that
+ends does not wait for a probe that hangs: then its group is killed with us.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import selectors
 import signal
@@ -19,6 +21,7 @@ from chaos import quantities
 from steady_state.contract import Measurement, ProbeFailed, ValueType
 from steady_state.view import WorkloadView
 
+_running: set[int] = set()  # process groups that are not killed yet
 _MOST_OUTPUT = 1 << 16  # bytes kept of each stream; the rest is read and dropped
 
 
@@ -91,6 +94,7 @@ def run(argv: list[str], timeout: float) -> Ended:
         raise ProbeFailed(f"{argv[0]} cannot be run: {getattr(error, 'strerror', None) or error}") from None
     assert process.stdout is not None and process.stderr is not None
     kept = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    _running.add(process.pid)
     pidfd = os.pidfd_open(process.pid)
     in_time = False
     try:
@@ -100,6 +104,7 @@ def run(argv: list[str], timeout: float) -> Ended:
             in_time = _drain(selector, kept, process.pid, pidfd, deadline)
     finally:
         _kill_group(process.pid)
+        _running.discard(process.pid)  # before its number can be another's
         code = process.wait()
         os.close(pidfd)
         out, err = (bytes(kept[stream.fileno()]) for stream in (process.stdout, process.stderr))
@@ -134,3 +139,9 @@ def _kill_group(pid: int) -> None:
     """Kill the group of a child that has not been waited for yet, so that its number is still its own."""
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
+
+
+@atexit.register
+def _kill_all() -> None:
+    for pid in list(_running):
+        _kill_group(pid)

@@ -81,6 +81,17 @@ def test_of_several_runs_one_must_be_named(tmp_path: Path) -> None:
     process.wait()
 
 
+def test_all_are_halted_at_once_and_one_that_cannot_be_spares_no_other(tmp_path: Path) -> None:
+    mine, other = waiting(tmp_path, "run-a"), waiting(tmp_path, "run-b")
+    with Ledger.open() as ledger:
+        ledger._store.begin_run("run-c", "/runs/run-c", "another-host", processes.identity(os.getpid()))
+    done = chaos("halt", "--all", cwd=tmp_path)
+    assert (mine.wait(), other.wait()) == (-signal.SIGTERM, -signal.SIGTERM)
+    assert done.returncode == 5
+    assert done.stdout.count("has ended: everything is undone") == 2
+    assert "run run-c is controlled from elsewhere (host another-host): halt it there" in done.stderr
+
+
 @pytest.mark.parametrize("deaf", ["stopped", "hung"])
 def test_a_controller_that_does_not_react_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaf: str) -> None:
     """CASES 2."""

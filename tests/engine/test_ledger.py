@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from chaos.engine import processes
+from chaos.engine import faults, processes
 from chaos.engine.ledger import Ledger, gone_with_lab
 from chaos.lab.cluster import Lab
 from chaos.lab.topology import LabSpec
 from chaos.store import Store, StoreError
+from chaos.transport import lab as lab_transport
 from tests.engine.conducted import bench, join
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("nothing_left")]
@@ -54,6 +55,7 @@ def test_a_fault_is_promised_before_arm_recorded_before_fire_and_closed_by_its_n
         assert it.whats()[:2] == ["promised", "armed"]
 
 
+@pytest.mark.control
 def test_a_fault_that_cannot_be_promised_is_not_armed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with bench(tmp_path, start=False) as it:
         monkeypatch.setattr(Store, "promise", refuse)
@@ -106,15 +108,34 @@ def test_an_arm_that_the_node_refuses_closes_its_promise_as_never_made(tmp_path:
         assert "fired" not in it.whats()
 
 
-def test_what_is_left_on_a_node_keeps_the_promise_open(tmp_path: Path) -> None:
+@pytest.mark.control
+def test_what_is_left_on_a_node_keeps_the_promise_open_while_its_lab_is_there(tmp_path: Path) -> None:
     """CASES 10, 16 and 18: the state is what the node has measured."""
     with bench(tmp_path, left=1000) as it:
         join(it)
         assert it.event("undone")["residue"] == ["a planted rest"]
-        assert [each.state for each in it.ledger.open_promises()] == ["recorded"]
+        proofs, still = it.ledger.reconcile()
+        assert proofs == {}
+        assert [each.state for each in still] == ["recorded"]
     proofs, still = reconciled()
     assert still == []
     assert "gone with its lab" in proofs[it.fault.id]
+
+
+@pytest.mark.control
+def test_a_node_that_does_not_answer_has_proven_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CASES 10."""
+    monkeypatch.setattr(faults, "PROOF_PATIENCE", 0.5)
+    monkeypatch.setattr(faults, "SLACK", 0.0)
+    with bench(tmp_path, length="1s") as it:
+        it.event("fired")
+        pid = it.agent()
+        monkeypatch.setattr(lab_transport, "COMMAND", ["/bin/false"])  # no other agent will start there
+        it.kill(pid)
+        join(it)
+        assert "does not start" in it.event("unproven")["why"]
+        assert it.effect
+        assert [each.fault for each in it.ledger.open_promises()] == [it.fault.id]
 
 
 def reconciled() -> Any:

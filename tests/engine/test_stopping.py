@@ -11,7 +11,6 @@ import os
 import pty
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -58,13 +57,14 @@ def test_a_signal_undoes_at_once_and_further_ones_cut_nothing_short(tmp_path: Pa
 
     finished, since = stopped(started, storm)
     assert finished.code == 4, finished.output
-    assert number.name in finished.card["reason"]
+    # Two that come together are heard in any order.
+    assert any(f"{each.name} received" in finished.card["reason"] for each in (number, signal.SIGINT))
     undone_in_time(finished, since)
     assert (finished.folder / "scorecard.html").exists()
 
 
 def test_the_undo_does_not_wait_for_a_probe_that_hangs(tmp_path: Path) -> None:
-    """CASES 22 and 23: a command that sleeps and a server that never answers, as a guard and during the fault."""
+    """CASES 23: a command that sleeps and a server that never answers, as a guard and during the fault."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         path = document(tmp_path, LONG)
@@ -122,14 +122,10 @@ def test_a_reader_that_has_gone_ends_the_run_as_a_hangup_does(tmp_path: Path) ->
     reader, writer = os.pipe()
     started = Started(document(tmp_path, LONG), tmp_path / "runs", stdout=writer, stderr=writer)
     os.close(writer)
-    os.set_blocking(reader, True)
-    while b"faults" not in os.read(reader, 65536):
-        pass
-    os.close(reader)
-    finished = started.finish()  # its next line cannot be written
-    assert finished.code in (0, 1, 3, 4)
-    assert finished.card["cleanup"]["verdict"] in ("clean", "nothing made")
-    assert "the terminal has gone" in finished.card["reason"] or finished.faults("undone")
+    finished, since = stopped(started, lambda: os.close(reader))
+    assert finished.code == 4
+    assert "the terminal has gone" in finished.card["reason"]
+    undone_in_time(finished, since)
 
 
 def test_a_terminal_that_vanishes_ends_the_run(tmp_path: Path) -> None:
@@ -137,14 +133,7 @@ def test_a_terminal_that_vanishes_ends_the_run(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     started = Started(document(tmp_path, LONG), tmp_path / "runs", stdout=slave, stderr=slave)
     os.close(slave)
-    pump = subprocess.Popen(["/bin/cat"], stdin=master, stdout=subprocess.DEVNULL)
-
-    def hang_up() -> None:
-        pump.kill()
-        pump.wait()
-        os.close(master)
-
-    finished, since = stopped(started, hang_up)
+    finished, since = stopped(started, lambda: os.close(master))
     assert finished.code == 4
     assert "the terminal has gone" in finished.card["reason"]
     undone_in_time(finished, since)

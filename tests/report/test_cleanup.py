@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from report_samples import MS, aborted, left_over, passing, undrawn
 
 from chaos import scoring
@@ -33,6 +34,7 @@ def test_what_is_proven_undone_is_clean_and_the_verdict_stands_alone() -> None:
     assert card["measured"] is None
 
 
+@pytest.mark.control
 def test_a_residue_makes_the_run_an_error_and_keeps_what_was_measured() -> None:
     """CASES 20."""
     card = left_over().card
