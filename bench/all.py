@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from bench import controller, events, fire_precision, keeper_cycles, lab_up, recovery, scorer_noise, undisturbed
+from bench import (
+    controller,
+    events,
+    fault_calls,
+    fire_precision,
+    keeper_cycles,
+    lab_up,
+    recovery,
+    scorer_noise,
+    undisturbed,
+)
 
 
 def main() -> None:
     """Run all of them."""
-    for module in (controller, lab_up, fire_precision, events, undisturbed, scorer_noise, keeper_cycles, recovery):
+    for module in (
+        controller,
+        lab_up,
+        fault_calls,
+        fire_precision,
+        events,
+        undisturbed,
+        scorer_noise,
+        keeper_cycles,
+        recovery,
+    ):
         print(f"\n== {module.__name__}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
         module.main()
 
