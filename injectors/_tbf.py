@@ -11,23 +11,20 @@ and the lowest 12 bits of the limit are the same. A qdisc of others may have suc
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import struct
 import time
 from typing import Dict, List, NamedTuple, Optional
 
-from injectors import _netlink
+from injectors._links import Link, Links
 from injectors._netlink import ACK, CREATE, DUMP, EXCLUSIVE, HEADER_BYTES, attribute, attributes, request
 from injectors.contract import InjectorError
 
-_NEW_QDISC, _DELETE_QDISC, _GET_QDISC, _GET_LINK = 36, 37, 38, 18
+_NEW_QDISC, _DELETE_QDISC, _GET_QDISC = 36, 37, 38
 _TC = struct.Struct("=BxxxiIII")  # family, interface, handle, parent, info
-_LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
 _KIND, _OPTIONS, _STATISTICS = 1, 2, 7  # TCA_*
 _PARAMETERS, _RATE64, _BURST = 1, 4, 6  # TCA_TBF_*
 _QUEUE = 3  # TCA_STATS_QUEUE
-_IFNAME, _PEER, _STATISTICS64 = 3, 5, 23  # IFLA_*
 _RATE = struct.Struct("=BBHhHI")  # tc_ratespec: cell log, link layer, overhead, cell alignment, mpu, rate
 _REST = struct.Struct("=III")  # limit, buffer, mtu
 _ETHERNET = 1  # TC_LINKLAYER_ETHERNET: no rate table is needed
@@ -39,15 +36,6 @@ _OPEN_RATE, _OPEN_BURST = 125_000_000_000, 1 << 20  # bytes a second, bytes: wha
 _BURST_TIME, _QUEUE_TIME = 0.01, 0.1  # seconds at the rate
 _LEAST_QUEUE = 256 * 1024
 _DRAIN = 0.05  # seconds
-
-
-class Link(NamedTuple):
-    """An interface: its number, name, that of its other end (in the other end's namespace), and bytes sent so far."""
-
-    interface: int
-    name: str
-    peer: int
-    sent: int
 
 
 class Qdisc(NamedTuple):
@@ -90,41 +78,23 @@ class Shape(NamedTuple):
         return cls(rate, burst, (queue & ~_MARK_BITS) + _MARK_BITS + 1 | mark, (_OURS | mark) << 16)
 
 
-class LinkEnd:
-    """An end of a link. Make it inside the namespace in which the end is: its netlink socket stays there.
-
-    Everything raises OSError with the kernel's error number where the kernel refuses.
-    """
+class LinkEnd(Links):
+    """An end of a link. Make it inside the namespace in which the end is: its netlink socket stays there."""
 
     def __init__(self) -> None:
-        self._netlink = _netlink.Netlink(_netlink.ROUTE)
-        self._index = 0
+        super().__init__()
+        self._interface = 0
         self._start = b""
-
-    def close(self) -> None:
-        """Close the socket; a qdisc stays."""
-        self._netlink.close()
 
     def choose(self, name: str) -> Optional[Link]:
         """Be the end of this name; ``None`` if there is none."""
-        wanted = _LINK.pack(0, 0, 0, 0, 0) + attribute(_IFNAME, name.encode() + b"\0")
-        try:
-            link = _link(self._netlink.get(request(_GET_LINK, 0, wanted)))
-        except OSError as error:
-            if error.errno == errno.ENODEV:
-                return None
-            raise
-        self._index = link.interface
+        link = self.find(name)
+        self._interface = 0 if link is None else link.interface
         return link
 
-    def sent(self) -> int:
+    def passed(self) -> int:
         """Bytes that have left here so far."""
-        return _link(self._netlink.get(request(_GET_LINK, 0, _LINK.pack(0, 0, self._index, 0, 0)))).sent
-
-    def names(self) -> Dict[int, str]:
-        """The names of all links of the namespace by their number."""
-        links = (_link(data) for data in self._netlink.dump(request(_GET_LINK, DUMP, _LINK.pack(0, 0, 0, 0, 0))))
-        return {link.interface: link.name for link in links}
+        return self.sent(self._interface)
 
     def qdiscs(self) -> List[Qdisc]:
         """All root qdiscs in the namespace that somebody has set; the kernel's own defaults have no handle."""
@@ -137,7 +107,7 @@ class LinkEnd:
 
     def root(self) -> Optional[Qdisc]:
         """The root qdisc that somebody has set here."""
-        return next((qdisc for qdisc in self.qdiscs() if qdisc.interface == self._index), None)
+        return next((qdisc for qdisc in self.qdiscs() if qdisc.interface == self._interface), None)
 
     def create(self, shape: Shape) -> None:
         """Put the qdisc in place, with an open rate.
@@ -173,7 +143,7 @@ class LinkEnd:
                 break
             time.sleep(0.0005)
         # The kernel compares the handle again.
-        self._netlink.change(request(_DELETE_QDISC, ACK, _TC.pack(0, self._index, shape.handle, _ROOT, 0)))
+        self._netlink.change(request(_DELETE_QDISC, ACK, _TC.pack(0, self._interface, shape.handle, _ROOT, 0)))
 
     def _has(self, shape: Shape) -> bool:
         qdisc = self.root()
@@ -187,16 +157,8 @@ class LinkEnd:
             + attribute(_RATE64, struct.pack("=Q", rate))
             + attribute(_BURST, struct.pack("=I", burst))
         )
-        body = _TC.pack(0, self._index, shape.handle, _ROOT, 0)
+        body = _TC.pack(0, self._interface, shape.handle, _ROOT, 0)
         return request(_NEW_QDISC, ACK | flags, body + attribute(_KIND, b"tbf\0") + attribute(_OPTIONS, options))
-
-
-def _link(data: bytes) -> Link:
-    _, _, index, _, _ = _LINK.unpack_from(data, HEADER_BYTES)
-    found = attributes(data[HEADER_BYTES + _LINK.size :])
-    peer = struct.unpack("=I", found[_PEER])[0] if _PEER in found else 0
-    sent = struct.unpack_from("=4Q", found[_STATISTICS64])[3]  # received and sent packets, received and sent bytes
-    return Link(index, found[_IFNAME].rstrip(b"\0").decode(), peer, sent)
 
 
 def _qdisc(index: int, handle: int, found: Dict[int, bytes]) -> Qdisc:

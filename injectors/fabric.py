@@ -14,9 +14,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, Iterable, List, Literal, Optional, Sequence, Set, Tuple, Type
 
-from pyroute2 import IPRoute
-
 from injectors import kernel, namespaces
+from injectors._links import Links
 from injectors._nftables import TimedDrop
 from injectors.contract import GPU, Evidence, InjectorError, Order, Phase, Stray, Support, Target, TargetKey, UndoRecord
 
@@ -65,19 +64,10 @@ def _bound_socket() -> socket.socket:
     """A datagram socket on the NVLink port of the GPU whose namespace this thread is in."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"nvl0")
-    sock.bind((_address_of("nvl0"), 0))
+    with contextlib.closing(Links()) as links:
+        sock.bind((links.address("nvl0"), 0))
     sock.setblocking(False)
     return sock
-
-
-def _address_of(device: str) -> str:
-    with IPRoute() as net:
-        found = net.link_lookup(ifname=device)
-        if not found:
-            raise InjectorError(f"the GPU has no NVLink port {device}")
-        for address in net.get_addr(family=socket.AF_INET, index=found[0]):
-            return str(address.get("address"))
-    raise InjectorError(f"the GPU's NVLink port {device} has no address")
 
 
 @dataclass
@@ -153,9 +143,9 @@ class Blackhole:
         ports = [_port_of(order.params.source), _port_of(order.params.to)]
         switch = kernel.open_network(order.target.namespaces["nvswitch"])
         try:
-            with kernel.inside(switch), IPRoute() as net:
+            with kernel.inside(switch), contextlib.closing(Links()) as links:
                 for port in ports:
-                    if not net.link_lookup(ifname=port):
+                    if links.find(port) is None:
                         raise InjectorError(f"the NVSwitch has no port {port}")
         finally:
             os.close(switch)

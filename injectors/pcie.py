@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, Iterator, List, Literal, Optional, Tuple, Type
-
-from pyroute2 import IPRoute
 
 from injectors import kernel, namespaces
 from injectors._flood import End, Flood
@@ -133,7 +130,7 @@ class Throttle:
                     there = LinkEnd()
                     if there.choose(end["name"]) is None:
                         raise InjectorError(f"the PCIe link {end['name']} at {end['where']} has gone")
-                    points.append(End(network, end["name"], _address_of(end["name"]), there.sent))
+                    points.append(End(network, end["name"], there.address(end["name"]), there.passed))
                 there.create(shape)
                 ends.append(there)
             flood = Flood((points[0], points[1]), shape.rate)
@@ -167,7 +164,7 @@ class Throttle:
         else:
             text += f" ({_bits(asked)} asked; before {_bits(self._held.before[1])} and {_bits(self._held.before[0])})"
         numbers = {"from_gpu_bps": rates[1], "to_gpu_bps": rates[0], "asked_bps": asked}
-        numbers["link_bytes"] = [end.sent() for end in self._held.ends]
+        numbers["link_bytes"] = [end.passed() for end in self._held.ends]
         return Evidence(effective, text, numbers)
 
     def _slow(self, shape: Shape, asked: float, budget: float) -> Tuple[Tuple[float, float], bool]:
@@ -306,15 +303,6 @@ def _name(target: Target) -> str:
 
 def _link_name(end: Dict[str, Any]) -> str:
     return f"link:{end['namespace']['inode']}:{end['name']}"
-
-
-def _address_of(interface: str) -> str:
-    """An address of an interface of the namespace that this thread is in."""
-    with IPRoute() as net:
-        [index] = net.link_lookup(ifname=interface)
-        for address in net.get_addr(family=socket.AF_INET, index=index):
-            return str(address.get_attr("IFA_LOCAL"))
-    raise InjectorError(f"the PCIe link {interface} has no address")
 
 
 def _bits(rate: float) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from chaos.experiment import Catalogue, Experiment, load
+from chaos.engine.catalogue import catalogue
+from chaos.experiment import Experiment, load
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 NAMES = {
@@ -17,6 +18,7 @@ NAMES = {
     "node-loss",
     "nvswitch",
     "nvswitch-flap",
+    "pcie-throttle",
     "rank-hang",
     "rank-kill",
     "rank-kill-restart",
@@ -26,8 +28,8 @@ NAMES = {
 
 
 @pytest.fixture(scope="module")
-def shipped(catalogue: Catalogue) -> dict[str, Experiment]:
-    return {path.stem: load(path, catalogue, {}) for path in sorted(FOLDER.glob("*.yaml"))}
+def shipped() -> dict[str, Experiment]:
+    return {path.stem: load(path, catalogue(), {}) for path in sorted(FOLDER.glob("*.yaml"))}
 
 
 def test_all_of_them_load(shipped: dict[str, Experiment]) -> None:
@@ -46,7 +48,7 @@ def test_all_of_them_run_the_same_job_and_hold_the_same_hypothesis(shipped: dict
 PATH = {"source": "gpu0", "to": "gpu1", "direction": "both"}
 KILL, STOP = {"signal": "KILL"}, {"signal": "STOP"}
 # Of each fault: its kind, target and parameters, when it starts and how long it lasts (s).
-Broken = tuple[str, dict[str, Any], dict[str, str], float, float | None]
+Broken = tuple[str, dict[str, Any], dict[str, Any], float, float | None]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,7 @@ Broken = tuple[str, dict[str, Any], dict[str, str], float, float | None]
             [("fabric.blackhole", {"node": 0}, PATH, after, 0.3) for after in (1.0, 1.65, 2.3, 2.95)],
             1,
         ),
+        ("pcie-throttle", "peer", [("pcie.throttle", {"node": 0, "gpu": 1}, {"rate": 20e6}, 1.0, 0.5)], 1),
         ("rank-kill", "peer", [("process.signal", {"rank": 1}, KILL, 1.0, None)], 1),
         ("rank-kill-restart", "restart", [("process.signal", {"rank": 1}, KILL, 1.0, None)], 1),
         ("rank-hang", "peer", [("process.signal", {"rank": 1}, STOP, 1.0, 2.0)], 1),
