@@ -22,7 +22,7 @@ from chaos.agent.places import runtime_folder, state_folder
 from chaos.agent.protocol import Message
 from chaos.agent.records import Records
 from chaos.agent.sweep import Sweep
-from chaos.agent.undo import load
+from chaos.agent.undo import describe, load
 from injectors import kernel
 from injectors.contract import InjectorError, Target, UndoRecord
 
@@ -162,12 +162,20 @@ class Agent:
         elif op == "status":
             self.emit({**answer, **self._status(message["fault"], message.get("record"))})
         elif op == "sweep":
-            sweep = Sweep(self._records, self._locks, looks=self._looks)
-            sweep.records()
-            sweep.strays(message["implementations"], Target(namespaces=self._namespaces))
-            self.emit({**answer, **sweep.as_dict()})
+            # In a thread of its own, as arming is: undoing may take its time, and orders must not wait for it.
+            threading.Thread(target=self._sweep, args=(message, answer), name="sweep").start()
         else:
             raise InjectorError(f"this agent does not know the request {op!r}")
+
+    def _sweep(self, message: Message, answer: Message) -> None:
+        try:
+            sweep = Sweep(self._records, self._locks, looks=self._looks)
+            sweep.records()
+            sweep.copies(message.get("copies", []))
+            sweep.strays(message["implementations"], Target(namespaces=self._namespaces))
+            self.emit({**answer, **sweep.as_dict()})
+        except Exception as error:  # noqa: BLE001 - whatever it is, the controller must hear it
+            self.emit({**answer, "error": describe(error)})
 
     def _arm(self, job: Job) -> None:
         former = self._holders.get(job.fault)

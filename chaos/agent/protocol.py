@@ -23,7 +23,8 @@ status
     ``fault``, and its ``record`` where the controller has a copy; the answer carries ``held`` (by this agent),
     ``record`` (whether it is on the disk) and ``residue``: with neither of the two and no residue it is proven undone.
 sweep
-    ``implementations`` (of all kinds that may have left something); the answer carries what ``Sweep`` has found.
+    ``implementations`` (of all kinds that may have left something), and ``copies`` of records that may have been lost
+    here; the answer carries what ``Sweep`` has found.
 renew
     Answered at once. Every request renews the lease, this one does nothing else.
 bye

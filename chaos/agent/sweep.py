@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List
 from chaos.agent.locks import DeviceBusy, DeviceLocks
 from chaos.agent.records import Found, Records
 from chaos.agent.undo import load, relieve
-from injectors.contract import InjectorError, Stray, Target
+from injectors.contract import InjectorError, Stray, Target, UndoRecord
 
 
 class Sweep:
@@ -58,18 +58,36 @@ class Sweep:
             else:
                 self._relieve(found)
 
+    def copies(self, copies: List[Dict[str, Any]]) -> None:
+        """Undo what is left of faults whose record has been lost here, from the controller's copies of the records."""
+        for copy in copies:
+            try:
+                record = UndoRecord.from_dict(copy)
+                if self._records.exists(record.fault) or not load(record.implementation).residue(record):
+                    continue
+                if self._looks:
+                    self._tell(record, [f"fault {record.fault} ({record.kind}) has lost its record, and is not undone"])
+                    continue
+                held = self._records.write(record)
+                self._tell(record, relieve(held))
+                held.close()
+            except Exception as error:  # noqa: BLE001 - one that cannot be undone must not keep the others from it
+                self.unknown.append(f"from the copy of a record: {type(error).__name__}: {error}")
+
     def _relieve(self, found: Found) -> None:
         record = found.record
         assert record is not None
         if self._looks:
-            residue = [f"fault {record.fault} ({record.kind}, of run {record.owner}) is not undone"]
-        else:
-            held = Records.take(found)
-            if held is None:  # somebody took it just now, or has undone it
-                self.held.append(record.fault)
-                return
-            residue = relieve(held)
-            held.close()
+            self._tell(record, [f"fault {record.fault} ({record.kind}, of run {record.owner}) is not undone"])
+            return
+        held = Records.take(found)
+        if held is None:  # somebody took it just now, or has undone it
+            self.held.append(record.fault)
+            return
+        self._tell(record, relieve(held))
+        held.close()
+
+    def _tell(self, record: UndoRecord, residue: List[str]) -> None:
         told = {"fault": record.fault, "kind": record.kind, "owner": record.owner, "residue": residue}
         self.swept.append(told)
         self.left += residue

@@ -130,14 +130,18 @@ def _local(state: str, name: str) -> Place:
     return Place(name, lambda: local.start(Path(state), LOG, lambda _: None, name=name), matches)
 
 
-def _one(place: Place, result: Swept, ledger: Ledger | None, promises: Iterable[PromiseRow]) -> None:
+def _one(place: Place, result: Swept, ledger: Ledger | None, promises: Sequence[PromiseRow]) -> None:
     try:
         agent = place.start()
     except AgentError as error:
         result.unknown.append(str(error))
         return
     try:
-        told = agent.request("sweep", implementations=[implementation(kind) for kind in sorted(injectors())])
+        told = agent.request(
+            "sweep",
+            implementations=[implementation(kind) for kind in sorted(injectors())],
+            copies=[promise.record for promise in promises if promise.record is not None],
+        )
         for swept in [*agent.hello["swept"], *told["swept"]]:
             if not swept["residue"]:
                 result.undone.append(f"{swept['fault']} ({swept['kind']})")
@@ -155,10 +159,7 @@ def _one(place: Place, result: Swept, ledger: Ledger | None, promises: Iterable[
 def _settle(promise: PromiseRow, agent: AgentClient, ledger: Ledger, result: Swept) -> None:
     """Close a promise if its node proves it kept."""
     told = agent.request("status", fault=promise.fault, record=promise.record)
-    if told["held"] or told["record"]:
-        return  # told by the sweep itself
     if told["residue"]:
-        what = "; ".join(told["residue"])
-        result.left.append(f"fault {promise.fault} has no record any more, and is not undone: {what}")
-        return
-    ledger.close_promise(promise.fault, f"{agent.name}: swept; there is no record, and nothing is left")
+        result.left += [f"fault {promise.fault}: {what}" for what in told["residue"]]
+    elif not told["held"] and not told["record"]:  # those the sweep itself has told of
+        ledger.close_promise(promise.fault, f"{agent.name}: swept; there is no record, and nothing is left")
