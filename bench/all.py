@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench import (
     controller,
     events,
+    fault_calls,
     fire_precision,
     keeper_cycles,
     lab_up,
@@ -20,6 +21,7 @@ def main() -> None:
     for module in (
         controller,
         lab_up,
+        fault_calls,
         fire_precision,
         stopping,
         events,

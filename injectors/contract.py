@@ -1,15 +1,16 @@
 """The contract between an injector and whoever runs it (the agent on a node).
 
-The life of a fault, in order: ``support`` (can this node do it), ``plan`` (read, change nothing), the record is put on
-stable storage, ``prepare`` (everything slow, nothing that disturbs), ``witness`` before, ``inject`` (the change alone),
-``witness`` during, ``undo`` at the end, ``witness`` after, ``residue`` (nothing may be left), and only then is the
-record removed. A process that finds a record and nobody holding it undoes the fault from the record alone.
+The life of a fault, in order: ``support`` (can this node do it), ``plan`` (read, change nothing), its ``devices`` are
+locked, the record is put on stable storage and a guardian watches it, ``prepare`` (everything slow, nothing that
+disturbs), ``witness`` before, ``inject`` (the change alone), ``witness`` during, ``undo`` at the end, ``witness``
+after, ``residue`` (nothing may be left), and only then is the record removed. A process that finds a record and nobody
+holding it undoes the fault from the record alone; where even the record is lost, ``strays`` finds what bears our mark.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Dict, List, Literal, Optional, Protocol, Tuple, Type
+from typing import Annotated, Any, ClassVar, Dict, List, Literal, Optional, Protocol, Sequence, Tuple, Type
 
 # What a parameter means is part of its type; documents carry units ("500ms"), injectors receive SI numbers.
 Seconds = Annotated[float, "duration"]
@@ -22,11 +23,24 @@ Reality = Literal["real", "emulated", "telemetry"]
 Phase = Literal["before", "during", "after"]
 TargetKey = Literal["node", "gpu", "rank", "process"]  # keys of a document's `on:`
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2  # 1 had neither devices nor the agent's version
 
 
 class InjectorError(Exception):
     """An injector cannot do what was asked; the message says what was found and what would be right."""
+
+
+class StillHeld(InjectorError):
+    """What is to be undone belongs to a process that still lives, and goes when that is killed.
+
+    Args:
+        message: what is held, and by whom.
+        holders: process ids, as far as they can be seen from here.
+    """
+
+    def __init__(self, message: str, holders: Sequence[int]) -> None:
+        super().__init__(message)
+        self.holders = tuple(holders)
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,7 @@ class Target:
 
     Attributes:
         node: the node's number, ``None`` on a machine that is no lab's node.
+        gpu: the number of the GPU of that node, where the fault is on one.
         rank: the training job's rank that is meant, where the fault is on a rank's process.
         role: the process of the job that is meant, where the fault is on one that is no rank's: ``launcher``.
         process: that process: ``pid`` (as its node sees it), ``start`` (ticks since boot, field 22 of
@@ -62,6 +77,7 @@ class Target:
     """
 
     node: Optional[int] = None
+    gpu: Optional[int] = None
     rank: Optional[int] = None
     role: Optional[str] = None
     process: Optional[Dict[str, int]] = None
@@ -97,6 +113,8 @@ class UndoRecord:
         deadline_ns: CLOCK_MONOTONIC of this boot after which anybody may undo.
         boot: boot id of the node; a namespace or a process does not outlive it.
         owner: the run that asked for the fault.
+        devices: what is locked on the node as long as the record is there: see ``Injector.devices``.
+        agent: version of the agent that wrote it.
     """
 
     fault: str
@@ -109,6 +127,8 @@ class UndoRecord:
     deadline_ns: Optional[int] = None
     boot: str = ""
     owner: str = ""
+    devices: List[str] = field(default_factory=list)
+    agent: str = ""
     version: int = RECORD_VERSION
 
     @classmethod
@@ -123,6 +143,7 @@ class UndoRecord:
             target=asdict(order.target),
             duration=order.duration,
             before=before,
+            devices=list(injector.devices(order)),
         )
 
     def as_dict(self) -> Dict[str, Any]:
@@ -131,14 +152,20 @@ class UndoRecord:
 
     @classmethod
     def from_dict(cls, data: Dict[str, Any]) -> UndoRecord:
-        """Read one back.
+        """Read one back, also one that an older version wrote.
 
         Raises:
             InjectorError: it was written by a newer version, or is no record.
         """
         version = data.get("version")
-        if version != RECORD_VERSION:
-            raise InjectorError(f"the undo record has version {version}, this program reads version {RECORD_VERSION}")
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise InjectorError("this is no undo record: it has no version")
+        if version > RECORD_VERSION:
+            writer = data.get("agent") or "of an unknown version"
+            raise InjectorError(
+                f"the undo record has version {version} (written by agent {writer}), this program reads up to "
+                f"{RECORD_VERSION}: undo it with that agent's version or a newer one"
+            )
         try:
             return cls(**data)
         except TypeError as error:
@@ -160,14 +187,34 @@ class Evidence:
     numbers: Dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Stray:
+    """A kernel object that bears our mark, found by looking at the kernel alone.
+
+    Attributes:
+        device: on which it lies, as ``Injector.devices`` names it: whoever holds a fault there has it locked.
+        text: what it is and where, in words, with the fault's id where the mark tells it.
+        where: all that ``clear`` needs; plain JSON.
+    """
+
+    device: str
+    text: str
+    where: Dict[str, Any] = field(default_factory=dict)
+
+
 class Injector(Protocol):
     """One kind of fault.
 
-    An instance may keep sockets open between the calls; ``undo`` and ``residue`` need the record alone.
+    An instance may keep sockets open between the calls; ``undo`` and ``residue`` need the record alone. They are also
+    called for a record from before a reboot (its ``boot`` is another): what does not outlive a reboot has gone then,
+    what does (the state of a port, a drained node, files) must still be looked at.
     """
 
     kind: ClassVar[str]
     about: ClassVar[str]
+    mechanism: ClassVar[str]  # one sentence each, for people: how the fault is really made,
+    undoing: ClassVar[str]  # how it is undone,
+    proof: ClassVar[str]  # and how it is proven that nothing of it is left
     reversal: ClassVar[Literal["exact", "self", "none"]]  # undone by us; ends by itself; cannot be undone (a kill)
     targets: ClassVar[Tuple[TargetKey, ...]]  # keys of `on:` that it takes
     duration: ClassVar[Literal["required", "optional", "none"]]  # whether `for:` is given
@@ -183,6 +230,14 @@ class Injector(Protocol):
 
         Raises:
             InjectorError: the target is not there, or is in a state in which the fault would mean nothing.
+        """
+        ...
+
+    def devices(self, order: Order) -> Tuple[str, ...]:
+        """What the fault must have for itself on its node, such as one link or one process: reads only.
+
+        The names must be the same for everybody on the machine (a namespace by its inode, say): they become locks. Two
+        faults on one device are refused, so name what does not compose, and nothing more.
         """
         ...
 
@@ -212,4 +267,16 @@ class Injector(Protocol):
 
     def residue(self, record: UndoRecord) -> List[str]:
         """What is left of the fault, in words; empty when nothing is."""
+        ...
+
+    def strays(self, target: Target) -> List[Stray]:
+        """What bears the mark of this kind in the kernel of this node, whoever made it; reads only.
+
+        Args:
+            target: the node alone: its namespaces.
+        """
+        ...
+
+    def clear(self, stray: Stray) -> None:
+        """Remove one; called only while its device is locked by the caller. No error if it has gone meanwhile."""
         ...

@@ -12,18 +12,17 @@ import select
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, List, Literal, Optional, Set, Tuple, Type
+from typing import Any, ClassVar, Dict, Iterable, List, Literal, Optional, Sequence, Set, Tuple, Type
 
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
-
-from injectors import kernel
+from injectors import kernel, namespaces
+from injectors._links import Links
 from injectors._nftables import TimedDrop
-from injectors.contract import GPU, Evidence, InjectorError, Order, Phase, Support, Target, TargetKey, UndoRecord
+from injectors.contract import GPU, Evidence, InjectorError, Order, Phase, Stray, Support, Target, TargetKey, UndoRecord
 
 # The kernel ends the fault by itself so much after its end, if the agent has not ended it to the millisecond: nftables
 # counts time-outs in timer ticks (4 ms at HZ=250), so the kernel alone would be up to a tick early or late.
 _KERNEL_MARGIN = 0.02
+_MARK = "chaos_"  # a table of ours: its name is this and the fault's id
 _PROBE_GAP = 0.004
 _PROBE_PATIENCE = 0.02
 
@@ -65,19 +64,10 @@ def _bound_socket() -> socket.socket:
     """A datagram socket on the NVLink port of the GPU whose namespace this thread is in."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"nvl0")
-    sock.bind((_address_of("nvl0"), 0))
+    with contextlib.closing(Links()) as links:
+        sock.bind((links.address("nvl0"), 0))
     sock.setblocking(False)
     return sock
-
-
-def _address_of(device: str) -> str:
-    with IPRoute() as net:
-        found = net.link_lookup(ifname=device)
-        if not found:
-            raise InjectorError(f"the GPU has no NVLink port {device}")
-        for address in net.get_addr(family=socket.AF_INET, index=found[0]):
-            return str(address.get("address"))
-    raise InjectorError(f"the GPU's NVLink port {device} has no address")
 
 
 @dataclass
@@ -106,6 +96,14 @@ class Blackhole:
 
     kind: ClassVar[str] = "fabric.blackhole"
     about: ClassVar[str] = "An NVSwitch silently drops everything on one path between two GPUs of a node."
+    mechanism: ClassVar[str] = (
+        "An nftables table of ours on the NVSwitch's bridge drops all frames between the two GPUs' ports; its set "
+        "elements carry a time-out, so that the kernel ends the fault by itself."
+    )
+    undoing: ClassVar[str] = "The set's elements are removed, then the table that bears the fault's id is deleted."
+    proof: ClassVar[str] = (
+        "Datagrams pass the path again in both directions, and the NVSwitch has no table with the fault's id."
+    )
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
     targets: ClassVar[Tuple[TargetKey, ...]] = ("node",)
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"
@@ -145,19 +143,27 @@ class Blackhole:
         ports = [_port_of(order.params.source), _port_of(order.params.to)]
         switch = kernel.open_network(order.target.namespaces["nvswitch"])
         try:
-            with kernel.inside(switch), IPRoute() as net:
+            with kernel.inside(switch), contextlib.closing(Links()) as links:
                 for port in ports:
-                    if not net.link_lookup(ifname=port):
+                    if links.find(port) is None:
                         raise InjectorError(f"the NVSwitch has no port {port}")
         finally:
             os.close(switch)
         dead = ports[1:] if order.params.direction == "forward" else ports
-        before = {"table": f"chaos_{order.fault}", "ports": ports, "dead": dead}
+        switch_before = namespaces.identity(order.target.namespaces["nvswitch"])
+        before = {"table": f"{_MARK}{order.fault}", "ports": ports, "dead": dead, "switch": switch_before}
         return UndoRecord.of(self, order, before)
+
+    def devices(self, order: Order) -> Tuple[str, ...]:
+        """The path between the two ports, in either direction: two paths of one switch do not meet."""
+        switch = namespaces.identity(order.target.namespaces["nvswitch"])["inode"]
+        return (_path_name(switch, (_port_of(order.params.source), _port_of(order.params.to))),)
 
     def prepare(self, record: UndoRecord) -> None:
         """Make the empty table and open the probes' sockets."""
         drop = self._open(record)
+        if drop is None:
+            raise InjectorError("the NVSwitch has gone")
         assert record.duration is not None, "the document requires `for`"
         drop.create()
         drop.ready(record.before["dead"], int((record.duration + _KERNEL_MARGIN) * 1000))
@@ -203,36 +209,70 @@ class Blackhole:
             ended = time.monotonic_ns()
             self._held.drop.delete()
             return ended
-        try:
-            drop = self._open(record)
-        except InjectorError:  # the switch has gone with its node, and our table with it
-            return time.monotonic_ns()
-        try:
-            drop.delete()
-        finally:
-            drop.close()
+        drop = self._open(record)
+        if drop is not None:  # else the switch has gone with its node, and our table with it
+            try:
+                drop.delete()
+            finally:
+                drop.close()
         return time.monotonic_ns()
 
     def residue(self, record: UndoRecord) -> List[str]:
         """Our table, if it is still there; a namespace that has gone took it along."""
         try:
             drop = self._open(record)
-        except InjectorError:
+        except InjectorError as error:
+            return [str(error)]
+        if drop is None:
             return []
         try:
-            left = [f"nftables table bridge {record.before['table']}"] if drop.exists() else []
+            return [f"nftables table bridge {record.before['table']}"] if drop.exists() else []
         finally:
             drop.close()
-        return left
 
     @staticmethod
-    def _open(record: UndoRecord) -> TimedDrop:
-        switch = kernel.open_network(record.target["namespaces"]["nvswitch"])
-        try:
-            with kernel.inside(switch):
-                return TimedDrop(record.before["table"], record.before["ports"])
-        finally:
-            os.close(switch)
+    def _open(record: UndoRecord) -> Optional[TimedDrop]:
+        """The fault's table, there or not; ``None`` where its switch has gone."""
+        by_path = {"path": record.target["namespaces"]["nvswitch"]}  # all that a record of version 1 has
+        switch = namespaces.find(record.before.get("switch", by_path), record.boot)
+        return None if switch is None else _in_switch(switch, record.before["table"], record.before["ports"])
+
+    def strays(self, target: Target) -> List[Stray]:
+        """Tables of ours in the node's NVSwitch: the name tells the fault, the rules tell the path."""
+        if "nvswitch" not in target.namespaces:
+            return []
+        kept = namespaces.identity(target.namespaces["nvswitch"])
+        found = []
+        with contextlib.closing(_in_switch(kernel.open_network(kept["path"]), "", ())) as switch:
+            names = [table.name for table in switch.tables() if table.name.startswith(_MARK)]
+        for name in names:
+            with contextlib.closing(_in_switch(kernel.open_network(kept["path"]), name, ())) as table:
+                ports = table.ports()
+            text = f"nftables table bridge {name} in the NVSwitch (fault {name[len(_MARK) :]})"
+            device = _path_name(kept["inode"], ports or (name,))
+            found.append(Stray(device, text, {"switch": kept, "table": name, "boot": kernel.boot_id()}))
+        return found
+
+    def clear(self, stray: Stray) -> None:
+        """Delete the table."""
+        switch = namespaces.find(stray.where["switch"], stray.where["boot"])
+        if switch is not None:
+            with contextlib.closing(_in_switch(switch, stray.where["table"], ())) as drop:
+                drop.delete()
+
+
+def _in_switch(switch: int, table: str, ports: Sequence[str]) -> TimedDrop:
+    """A table in a switch, there or not; closes the descriptor of the switch's namespace."""
+    try:
+        with kernel.inside(switch):
+            return TimedDrop(table, ports)
+    finally:
+        os.close(switch)
+
+
+def _path_name(switch: int, ports: Iterable[str]) -> str:
+    """The same name whatever the direction."""
+    return f"nvswitch:{switch}:{'-'.join(sorted(ports))}"
 
 
 def _port_of(gpu: str) -> str:
@@ -242,11 +282,8 @@ def _port_of(gpu: str) -> str:
 def _nftables_problem() -> Optional[str]:
     """Why this kernel cannot filter bridged frames, with the remedy; ``None`` where it can. Reads only."""
     try:
-        drop = TimedDrop("chaos_support", ())
-        try:
-            drop.exists()
-        finally:
-            drop.close()
-    except (OSError, NetlinkError) as error:
+        with contextlib.closing(TimedDrop("", ())) as drop:
+            drop.tables()
+    except OSError as error:
         return f"nftables in this kernel ({error}): load nf_tables, or build with CONFIG_NF_TABLES_BRIDGE"
     return None

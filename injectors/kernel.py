@@ -1,11 +1,11 @@
-"""The few kernel calls that several injectors need."""
+"""The few kernel calls, and looks into /proc, that several injectors need."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-from typing import Iterator
+from typing import Dict, Iterator, List, Optional
 
 from injectors.contract import InjectorError
 
@@ -47,5 +47,45 @@ def inside(fd: int) -> Iterator[None]:
 
 def boot_id() -> str:
     """This boot's id."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
+
+
+def start_ticks(pid: int) -> Optional[int]:
+    """When a process started, in clock ticks since boot (field 22 of /proc/PID/stat); ``None`` if it has gone."""
+    fields = stat_fields(pid)
+    return None if fields is None else int(fields[19])
+
+
+def stat_fields(pid: int) -> Optional[List[str]]:
+    """The fields of /proc/PID/stat after the command name, which may hold spaces and brackets: state is the first."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def processes() -> List[int]:
+    """The ids of all processes that this one can see."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def descriptors(pid: int) -> Dict[str, str]:
+    """What a process has open: from the path in /proc to what is behind it, such as ``net:[4026531840]``.
+
+    Empty for a process that has gone.
+
+    Raises:
+        PermissionError: it is another user's.
+    """
+    folder = f"/proc/{pid}/fd"
+    found = {}
+    try:
+        for name in os.listdir(folder):
+            # Read as a link and not opened: nothing that hangs (a remote file) is touched.
+            with contextlib.suppress(FileNotFoundError):
+                found[f"{folder}/{name}"] = os.readlink(f"{folder}/{name}")
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return found

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, Dict, List, Literal, Optional, Tuple, Type
 
-from injectors.contract import Evidence, InjectorError, Order, Phase, Support, Target, TargetKey, UndoRecord
+from injectors.contract import Evidence, InjectorError, Order, Phase, Stray, Support, Target, TargetKey, UndoRecord
 
 _BOOT_PATIENCE = 10.0  # seconds for a node of the lab to go off and to come back
 
@@ -72,6 +72,11 @@ class PowerOff:
 
     kind: ClassVar[str] = "power.off"
     about: ClassVar[str] = "A node loses power: everything on it dies at once; at the end it is switched on again."
+    mechanism: ClassVar[str] = (
+        "The lab's keeper kills the init of the node's PID namespace, and the kernel everything on the node with it."
+    )
+    undoing: ClassVar[str] = "The keeper switches the node on, and it boots with new namespaces and a new boot id."
+    proof: ClassVar[str] = "The keeper, asked again, reports the node's power as on."
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
     targets: ClassVar[Tuple[TargetKey, ...]] = ("node",)
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"
@@ -103,6 +108,11 @@ class PowerOff:
             if node["node"] == number:
                 return dict(node)
         raise InjectorError(f"the lab has no node {number}")
+
+    def devices(self, order: Order) -> Tuple[str, ...]:
+        """The node's power."""
+        assert order.target.lab is not None, "plan refuses it elsewhere"
+        return (f"power:{os.path.realpath(order.target.lab)}:node{order.target.node}",)
 
     def prepare(self, record: UndoRecord) -> None:
         """Nothing to prepare: power is one request."""
@@ -151,3 +161,11 @@ class PowerOff:
         except LabGone:
             return []
         return [] if node["power"] == "on" else [f"node {record.target['node']} is {node['power']}"]
+
+    def strays(self, target: Target) -> List[Stray]:
+        """None: a node that is off bears no mark, and may be meant to be off."""
+        return []
+
+    def clear(self, stray: Stray) -> None:
+        """Never called: there are no strays."""
+        raise InjectorError(f"power.off leaves no mark by which {stray.text} could be ours")

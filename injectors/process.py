@@ -13,24 +13,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Dict, List, Literal, Optional, Tuple, Type
 
 from injectors import kernel
-from injectors.contract import Evidence, InjectorError, Order, Phase, Support, Target, TargetKey, UndoRecord
+from injectors.contract import Evidence, InjectorError, Order, Phase, Stray, Support, Target, TargetKey, UndoRecord
 
 _CPU_SAMPLE = 0.03  # seconds between two looks at a process's CPU time
-
-
-def start_ticks(pid: int) -> Optional[int]:
-    """When a process started, in clock ticks since boot (field 22 of /proc/PID/stat); ``None`` if it has gone."""
-    fields = _stat(pid)
-    return None if fields is None else int(fields[19])
-
-
-def _stat(pid: int) -> Optional[List[str]]:
-    """The fields of /proc/PID/stat after the command name, which may hold spaces and brackets: state is the first."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
 
 
 def _whose(target: Dict[str, Any]) -> str:
@@ -43,9 +28,19 @@ def _ancestors() -> List[int]:
     found, pid = [], os.getpid()
     while pid > 0:
         found.append(pid)
-        fields = _stat(pid)
+        fields = kernel.stat_fields(pid)
         pid = int(fields[1]) if fields else 0
     return found
+
+
+def _child_of_ours(pid: int) -> bool:
+    """Whether this process has started it, or one of those above it."""
+    while pid > 0:
+        fields = kernel.stat_fields(pid)
+        pid = int(fields[1]) if fields else 0
+        if pid == os.getpid():
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -70,6 +65,9 @@ class Signal:
 
     kind: ClassVar[str] = "process.signal"
     about: ClassVar[str] = "A signal to the process of one rank, or to the launcher: KILL, TERM, STOP for a time, ..."
+    mechanism: ClassVar[str] = "The signal goes through a pidfd to the very process that said that it is the target."
+    undoing: ClassVar[str] = "A stopped process is continued with SIGCONT; every other signal leaves nothing to undo."
+    proof: ClassVar[str] = "The process is not in a stopped state (/proc/PID/stat), or has gone."
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"  # STOP is undone by CONT; the others leave nothing
     targets: ClassVar[Tuple[TargetKey, ...]] = ("rank", "process")
     duration: ClassVar[Literal["required", "optional", "none"]] = "optional"
@@ -94,9 +92,16 @@ class Signal:
             raise InjectorError(f"the process of {whose} is in PID namespace {wanted['pidns']}, this agent in {here}")
         if wanted["pid"] in _ancestors():
             raise InjectorError(f"process {wanted['pid']} is this agent or above it: it is never hit")
-        if start_ticks(wanted["pid"]) != wanted["start"]:
+        if kernel.start_ticks(wanted["pid"]) != wanted["start"]:
             raise InjectorError(f"the process {wanted['pid']} of {whose} has gone")
+        if _child_of_ours(wanted["pid"]):
+            raise InjectorError(f"process {wanted['pid']} was started by this agent, such as its guardian: never hit")
         return UndoRecord.of(self, order, {"process": wanted, "state": self._state(wanted)})
+
+    def devices(self, order: Order) -> Tuple[str, ...]:
+        """The process: what a second fault does to it would be undone with the first."""
+        wanted = order.target.process
+        return () if wanted is None else (f"process:{wanted['pidns']}:{wanted['pid']}:{wanted['start']}",)
 
     def prepare(self, record: UndoRecord) -> None:
         """Open the process's pidfd and make sure once more that it is still that process."""
@@ -105,7 +110,7 @@ class Signal:
             self._pidfd = os.pidfd_open(wanted["pid"])
         except ProcessLookupError as error:
             raise InjectorError(f"the process {wanted['pid']} has gone") from error
-        if start_ticks(wanted["pid"]) != wanted["start"]:
+        if kernel.start_ticks(wanted["pid"]) != wanted["start"]:
             raise InjectorError(f"the process {wanted['pid']} has gone, and its id was given to another")
 
     def inject(self, record: UndoRecord) -> int:
@@ -124,7 +129,7 @@ class Signal:
         if record.params["signal"] == "STOP":
             return self._witness_stop(wanted, phase, budget)
         if phase == "before":
-            alive = start_ticks(wanted["pid"]) == wanted["start"]
+            alive = kernel.start_ticks(wanted["pid"]) == wanted["start"]
             return Evidence(not alive, f"process {wanted['pid']} {'runs' if alive else 'has gone'}", {"alive": alive})
         started = time.monotonic()
         gone = self._gone_within(wanted, budget)
@@ -140,7 +145,7 @@ class Signal:
     def _gone_within(self, wanted: Dict[str, int], budget: float) -> bool:
         """Whether it ends within the budget: a pidfd becomes readable when the process has ended, zombie or not."""
         if self._pidfd is None:
-            fields = _stat(wanted["pid"])
+            fields = kernel.stat_fields(wanted["pid"])
             return fields is None or fields[0] in "ZX" or int(fields[19]) != wanted["start"]
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
@@ -164,9 +169,9 @@ class Signal:
         return Evidence(handled, f"SIG{name} was delivered; process {wanted['pid']} handles it and runs on", masks)
 
     def _witness_stop(self, wanted: Dict[str, int], phase: Phase, budget: float) -> Evidence:
-        first = _stat(wanted["pid"])
+        first = kernel.stat_fields(wanted["pid"])
         time.sleep(min(_CPU_SAMPLE, budget / 2))
-        second = _stat(wanted["pid"])
+        second = kernel.stat_fields(wanted["pid"])
         if first is None or second is None or int(second[19]) != wanted["start"]:
             gone = f"process {wanted['pid']} has gone"
             return Evidence(False if phase == "after" else None, gone, {"alive": False})
@@ -177,7 +182,7 @@ class Signal:
 
     @staticmethod
     def _state(wanted: Dict[str, int]) -> str:
-        fields = _stat(wanted["pid"])
+        fields = kernel.stat_fields(wanted["pid"])
         return fields[0] if fields else "gone"
 
     def undo(self, record: UndoRecord) -> int:
@@ -193,7 +198,7 @@ class Signal:
         except ProcessLookupError:
             return
         try:
-            if start_ticks(wanted["pid"]) == wanted["start"]:
+            if kernel.start_ticks(wanted["pid"]) == wanted["start"]:
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)
         except ProcessLookupError:
             return
@@ -205,7 +210,15 @@ class Signal:
         if record.params["signal"] != "STOP" or record.boot != kernel.boot_id():
             return []
         wanted = record.before["process"]
-        fields = _stat(wanted["pid"])
+        fields = kernel.stat_fields(wanted["pid"])
         if fields is None or int(fields[19]) != wanted["start"] or fields[0] not in "Tt":
             return []
         return [f"process {wanted['pid']} ({_whose(record.target)}) is still stopped"]
+
+    def strays(self, target: Target) -> List[Stray]:
+        """None: a stopped process bears no mark, and one that somebody else has stopped looks the same."""
+        return []
+
+    def clear(self, stray: Stray) -> None:
+        """Never called: there are no strays."""
+        raise InjectorError(f"process.signal leaves no mark by which {stray.text} could be ours")

@@ -64,6 +64,8 @@ _VERDICT = "tests/scoring/test_verdict.py::"
 _CARD = "tests/scoring/test_scorecard.py::"
 _DAMAGED = "tests/scoring/test_damaged_journals.py::"
 _FABRIC = "tests/injectors/test_fabric.py::"
+_PCIE = "tests/injectors/test_pcie.py::"
+_NAMESPACES = "tests/injectors/test_namespaces.py::"
 _PROCESS = "tests/injectors/test_process.py::"
 _POWER = "tests/injectors/test_power.py::"
 _PEER = "tests/workload/test_peer_recovery.py::"
@@ -259,6 +261,42 @@ CONTROLS = [
         "injectors.fabric:Blackhole.residue",
         always([]),
         _FABRIC + "test_an_undo_that_does_nothing_is_found_out",
+    ),
+    Control(
+        "pcie.throttle: a link that was never slowed",
+        "injectors.pcie:Throttle.witness",
+        witnessed,
+        _PCIE + "test_a_link_that_was_never_slowed_is_not_witnessed",
+    ),
+    Control(
+        "pcie.throttle: one direction alone",
+        "injectors.pcie:Throttle.witness",
+        witnessed,
+        _PCIE + "test_one_direction_alone_is_not_witnessed",
+    ),
+    Control(
+        "pcie.throttle: an undo that does nothing",
+        "injectors.pcie:Throttle.residue",
+        always([]),
+        _PCIE + "test_an_undo_that_does_nothing_is_found_out",
+    ),
+    Control(
+        "pcie.throttle: a foreign qdisc with our handle",
+        "injectors._tbf:LinkEnd._has",
+        always(True),
+        _PCIE + "test_a_foreign_qdisc_with_our_handle_is_neither_taken_for_ours_nor_deleted",
+    ),
+    Control(
+        "namespaces: one is gone only when every place was searched",
+        "injectors.namespaces:find",
+        always(None),
+        _NAMESPACES + "test_what_cannot_be_looked_into_is_never_proof_that_it_has_gone",
+    ),
+    Control(
+        "process.signal: an agent never hits what it has started",
+        "injectors.process:_child_of_ours",
+        always(False),
+        _PROCESS + "test_what_the_agent_has_started_is_never_hit",
     ),
     Control(
         "process.signal: a signal that was not sent",

@@ -5,40 +5,39 @@ Each fault has a thread of its own, so that none waits for another; the main loo
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import threading
 import time
-import traceback
 from dataclasses import dataclass
 from typing import Any, Callable, List, Optional
 
+from chaos import __version__
+from chaos.agent import undo
 from chaos.agent.clock import Bell, real_time
+from chaos.agent.guard import Guard
+from chaos.agent.locks import DeviceLocks, Locks
 from chaos.agent.protocol import Message
-from chaos.agent.records import Records
+from chaos.agent.records import Held, RecordGone, Records
+from chaos.agent.undo import describe, load
 from injectors import kernel
 from injectors.contract import Evidence, Injector, InjectorError, Order, Phase, Target, UndoRecord
 
 SLACK = 5.0  # seconds after a fault's scheduled end at which anybody may undo it
+LATEST = SLACK - 1.0  # seconds after its instant at which a fault is no longer made: it has to end before its deadline
 WITNESS_BUDGET = 0.1
 # A signal's or a power cut's effect may take a while to show; a fault without an end has the time.
 PATIENT_BUDGET = 2.0
-UNDO_RETRIES = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)  # seconds before each attempt
 
 Emit = Callable[[Message], None]
 
 
-def load(implementation: str) -> Injector:
-    """An injector by ``module:Class``.
+@dataclass(frozen=True)
+class Node:
+    """What all faults of a node share."""
 
-    Raises:
-        InjectorError: there is none of that name here.
-    """
-    module, _, name = implementation.partition(":")
-    try:
-        made = getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError) as error:
-        raise InjectorError(f"this agent has no injector {implementation}: {error}") from error
-    return made  # type: ignore[no-any-return]
+    records: Records
+    locks: DeviceLocks
+    guard: Guard
 
 
 @dataclass(frozen=True)
@@ -75,19 +74,30 @@ class Job:
         )
 
 
+@dataclass(frozen=True)
+class _Armed:
+    injector: Injector
+    held: Held
+    locks: Locks
+
+    @property
+    def record(self) -> UndoRecord:
+        return self.held.record
+
+
 class Holder(threading.Thread):
     """The thread of one fault.
 
     Args:
         job: what was asked for.
-        records: where its undo record goes.
+        node: where its undo record goes, and who else watches it.
         emit: sends a message to the controller; must not raise when the controller has gone.
     """
 
-    def __init__(self, job: Job, records: Records, emit: Emit) -> None:
+    def __init__(self, job: Job, node: Node, emit: Emit) -> None:
         super().__init__(name=f"fault {job.fault}")
         self.job = job
-        self._records = records
+        self._node = node
         self._emit = emit
         self._bell = Bell()
         self._fire_at: Optional[int] = None
@@ -118,59 +128,65 @@ class Holder(threading.Thread):
         try:
             armed = self._arm()
             if armed is not None:
-                self._live(*armed)
+                self._live(armed)
         finally:
             self._bell.close()
 
-    def _arm(self) -> Optional[tuple[Injector, UndoRecord]]:
-        job = self.job
+    def _arm(self) -> Optional[_Armed]:
         try:
-            injector = load(job.implementation)
-            order = Order(job.fault, injector.Params(**job.params), Target(**job.target), job.duration)
-            record = injector.plan(order)
-            record.boot, record.owner = kernel.boot_id(), job.owner
-            record.deadline_ns = self._deadline(job.at)
-            self._records.write(record)
+            armed = self._promise()
         except Exception as error:  # noqa: BLE001 - whatever it is, the controller must hear it; nothing was changed
             self.refused = True
-            self._emit({"re": job.request, "error": _describe(error)})
+            self._emit({"re": self.job.request, "error": describe(error)})
             return None
         try:
-            injector.prepare(record)
-            evidence = injector.witness(record, "before", WITNESS_BUDGET)
+            armed.injector.prepare(armed.record)
+            evidence = armed.injector.witness(armed.record, "before", WITNESS_BUDGET)
         except Exception as error:  # noqa: BLE001 - as above, but something may have been changed
-            self._emit({"re": job.request, "error": _describe(error)})
-            self._undo(injector, record)
+            self._emit({"re": self.job.request, "error": describe(error)})
+            self._undo(armed)
             return None
-        self._emit({"re": job.request, "record": record.as_dict(), "evidence": _as_json(evidence)})
-        return injector, record
+        answer = {"re": self.job.request, "record": armed.record.as_dict(), "evidence": _as_json(evidence)}
+        self._emit({**answer, "guardian": self._node.guard.pid})
+        return armed
 
-    def _live(self, injector: Injector, record: UndoRecord) -> None:
+    def _promise(self) -> _Armed:
+        """Plan the fault, lock its devices, write its record and have it watched: all of it, or nothing."""
+        job = self.job
+        injector = load(job.implementation)
+        order = Order(job.fault, injector.Params(**job.params), Target(**job.target), job.duration)
+        record = injector.plan(order)
+        record.boot, record.owner, record.agent = kernel.boot_id(), job.owner, __version__
+        record.deadline_ns = job.at + int(((job.duration or 0) + SLACK) * 1e9)
+        with contextlib.ExitStack() as on_failure:
+            locks = self._node.locks.take(record.devices, job.fault, job.owner)
+            on_failure.callback(locks.release)
+            held = self._node.records.write(record)
+            on_failure.callback(_forget, held)
+            self._node.guard.watch(held, locks)
+            on_failure.pop_all()
+        return _Armed(injector, held, locks)
+
+    def _live(self, armed: _Armed) -> None:
         try:
-            if self._ordered(record):
+            if self._ordered():
                 # Ahead of all ordinary threads from before the effect to after the end: not the firing alone must be
                 # exact, and a witness that a busy machine holds up would delay the end.
                 with real_time():
-                    self._be_in_effect(injector, record)
+                    self._be_in_effect(armed)
         except Exception as error:  # noqa: BLE001 - an injector of a site may raise anything; the undo comes first
-            self._event("failed", error=_describe(error))
-        self._undo(injector, record)
+            self._event("failed", error=describe(error))
+        self._undo(armed)
 
-    def _deadline(self, at_ns: int) -> int:
-        return at_ns + int(((self.job.duration or 0) + SLACK) * 1e9)
-
-    def _ordered(self, record: UndoRecord) -> bool:
+    def _ordered(self) -> bool:
         """Wait for the order to fire; false if the fault was disarmed before."""
         while self._fire_at is None:
             if self._stop_asked:
                 return False
             self._bell.wait()
-        if self._fire_at > self.job.at:  # later than was planned when the record was written
-            record.deadline_ns = self._deadline(self._fire_at)
-            self._records.write(record)
         return True
 
-    def _be_in_effect(self, injector: Injector, record: UndoRecord) -> None:
+    def _be_in_effect(self, armed: _Armed) -> None:
         """Fire at the instant, witness the effect, and end it at its own instant, counted from the effect."""
         scheduled = self._fire_at
         assert scheduled is not None
@@ -178,67 +194,83 @@ class Holder(threading.Thread):
             pass
         if self._stop_asked:
             return
-        effect = injector.inject(record)
+        injector, record = armed.injector, armed.record
+        with armed.held.working():
+            late = (time.monotonic_ns() - self.job.at) / 1e9
+            if late > LATEST:
+                raise InjectorError(f"the fault was not made: its instant had passed {late:.1f} s ago")
+            effect = injector.inject(record)
         self._event("fired", scheduled_ns=scheduled, effect_ns=effect)
         if self.job.duration is None:
-            self._witness(injector, record, "during", PATIENT_BUDGET)
+            self._witness(armed, "during", PATIENT_BUDGET)
             return
         end = effect + int(self.job.duration * 1e9)
         # Measuring may take half of the time there is, so that it does not delay the end.
-        self._witness(injector, record, "during", min(PATIENT_BUDGET, (end - time.monotonic_ns()) / 2e9))
+        self._witness(armed, "during", min(PATIENT_BUDGET, (end - time.monotonic_ns()) / 2e9))
         while not self._stop_asked and self._bell.wait(end):
             pass
-        ended = injector.undo(record)
+        with armed.held.working():
+            ended = injector.undo(record)
         self._event("ended", scheduled_ns=end, ended_ns=ended, early=self._stop_asked)
 
-    def _undo(self, injector: Injector, record: UndoRecord) -> None:
-        """Undo, as often as it takes, prove it, and only then forget the record."""
-        left: List[str] = ["not undone yet"]
-        for pause in UNDO_RETRIES:
+    def _undo(self, armed: _Armed) -> None:
+        """Undo, prove it, and only then forget the record; what we cannot undo the guardian goes on with."""
+        left: List[str] = []
+        for pause in undo.RETRIES:
             time.sleep(pause)
-            try:
-                injector.undo(record)
-                left = injector.residue(record)
-            except Exception as error:  # noqa: BLE001 - an undo that fails is tried again
-                left = [f"the undo failed: {_describe(error)}"]
+            left = self._attempt(armed)
             if not left:
                 break
-        self._witness(injector, record, "after", WITNESS_BUDGET)
-        if not left:
-            try:
-                self._records.remove(record.fault)
-            except OSError as error:
-                left = [f"the undo record cannot be removed: {error.strerror}"]
+        self._witness(armed, "after", WITNESS_BUDGET)
+        left = left or self._remove(armed.held)
+        if left:
+            self._node.guard.leave(self.job.fault)
+            armed.locks.close()
+        else:
+            self._node.guard.forget(self.job.fault)
+            armed.locks.release()
+        armed.held.close()
         self._event("undone", residue=left)
 
-    def _witness(self, injector: Injector, record: UndoRecord, phase: Phase, budget: float) -> None:
+    @staticmethod
+    def _attempt(armed: _Armed) -> List[str]:
         try:
-            evidence = injector.witness(record, phase, budget)
+            with armed.held.working():
+                armed.injector.undo(armed.record)
+                return armed.injector.residue(armed.record)
+        except RecordGone:
+            return []
+        except Exception as error:  # noqa: BLE001 - an undo that fails is tried again
+            return [f"the undo failed: {describe(error)}"]
+
+    @staticmethod
+    def _remove(held: Held) -> List[str]:
+        try:
+            with held.working():
+                held.remove()
+        except RecordGone:
+            pass
+        except (OSError, InjectorError) as error:
+            return [f"the undo record cannot be removed: {getattr(error, 'strerror', None) or error}"]
+        return []
+
+    def _witness(self, armed: _Armed, phase: Phase, budget: float) -> None:
+        try:
+            evidence = armed.injector.witness(armed.record, phase, budget)
         except Exception as error:  # noqa: BLE001 - a witness that fails has seen nothing
-            evidence = Evidence(None, f"not measured: {_describe(error)}")
+            evidence = Evidence(None, f"not measured: {describe(error)}")
         self._event("witness", phase=phase, **_as_json(evidence))
 
     def _event(self, what: str, **fields: Any) -> None:
         self._emit({"event": what, "fault": self.job.fault, **fields})
 
 
-def undo_orphan(record: UndoRecord, records: Records) -> List[str]:
-    """Undo a fault whose holder died, from its record alone. Returns what is left."""
-    injector = load(record.implementation)
-    injector.undo(record)
-    left = injector.residue(record)
-    if not left:
-        records.remove(record.fault)
-    return left
+def _forget(held: Held) -> None:
+    """A promise that could not be given: nothing was made."""
+    with contextlib.suppress(OSError, InjectorError):
+        held.remove()
+    held.close()
 
 
 def _as_json(evidence: Evidence) -> Message:
     return {"effective": evidence.effective, "text": evidence.text, "numbers": evidence.numbers}
-
-
-def _describe(error: BaseException) -> str:
-    """An error for the controller: our own say what they mean, others need their name; the trace goes to stderr."""
-    if isinstance(error, InjectorError):
-        return str(error)
-    traceback.print_exception(type(error), error, error.__traceback__)
-    return f"{type(error).__name__}: {error}"

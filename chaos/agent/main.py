@@ -10,30 +10,41 @@ import signal
 import sys
 import threading
 import time
-from typing import Dict
+from typing import Dict, List, Optional
 
 from chaos import __version__
 from chaos.agent import protocol
 from chaos.agent.clock import real_time
-from chaos.agent.holder import Holder, Job, load, undo_orphan
+from chaos.agent.guard import Guard
+from chaos.agent.holder import Holder, Job, Node
+from chaos.agent.locks import DeviceLocks
+from chaos.agent.places import runtime_folder, state_folder
 from chaos.agent.protocol import Message
-from chaos.agent.records import Records, state_folder
+from chaos.agent.records import Records
+from chaos.agent.sweep import Sweep
+from chaos.agent.undo import load
 from injectors import kernel
-from injectors.contract import InjectorError, Target
+from injectors.contract import InjectorError, Target, UndoRecord
 
 
 class Agent:
     """One agent, until its input ends, its lease lapses, or it is told goodbye.
 
     Args:
-        records: the node's undo records.
+        state: the node's state folder.
         out: descriptor of the pipe to the controller.
+        looks: only look, as ``--look`` says: records are read and nothing is undone, armed or swept.
     """
 
-    def __init__(self, records: Records, out: int) -> None:
-        self._records = records
+    def __init__(self, state: str, out: int, *, looks: bool) -> None:
+        self._looks = looks
+        self._records = Records(state)
+        self._locks = DeviceLocks(runtime_folder())
+        guard = Guard(os.path.abspath(state), self._lost_guardian)
+        self._node = Node(self._records, self._locks, guard)
         self._pipe = out
         self._holders: Dict[str, Holder] = {}
+        self._left: List[str] = []
         self._out = threading.Lock()
         self._heard = time.monotonic()
         # The lab's nodes know the namespaces of their GPUs and their switch; elsewhere there are none.
@@ -50,20 +61,10 @@ class Agent:
             return
 
     def greet(self) -> None:
-        """Undo what a former agent of this node left behind, then say hello.
-
-        Raises:
-            InjectorError: there are records that this version cannot read, so that it cannot undo them.
-        """
-        left = []
-        orphans, unreadable = self._records.orphans()
-        for record in orphans:
-            try:
-                left += undo_orphan(record, self._records)
-            except Exception as error:  # noqa: BLE001 - one bad record must not keep the others from being undone
-                left.append(f"fault {record.fault}: {error}")
-        if unreadable:
-            raise InjectorError("; ".join(unreadable))
+        """Undo what former agents of this node left behind, unless we only look, then say hello."""
+        sweep = Sweep(self._records, self._locks, looks=self._looks)
+        sweep.records()
+        self._left = sweep.left + sweep.unknown
         self.emit(
             {
                 "event": "hello",
@@ -72,9 +73,16 @@ class Agent:
                 "python": platform.python_version(),
                 "boot": kernel.boot_id(),
                 "pid": os.getpid(),
-                "left": left,
+                "left": self._left,
+                "swept": sweep.swept,
             }
         )
+
+    def _lost_guardian(self, why: str) -> None:
+        """Nobody would undo what we hold if we died: so it ends now."""
+        self.emit({"event": "guardian lost", "error": why})
+        for holder in list(self._holders.values()):
+            holder.stop()
 
     def serve(self) -> None:
         """Read requests until the end, then undo everything that is not to be held."""
@@ -139,22 +147,48 @@ class Agent:
             support = injector.support(injector.Params(**message["params"]), Target(**message["target"]))
             self.emit({**answer, "reality": support.reality, "missing": list(support.missing)})
         elif op == "arm":
-            job = Job.of(message)
-            former = self._holders.get(job.fault)
-            if self._records.holds(job.fault) or (former is not None and former.is_alive() and not former.refused):
-                raise InjectorError(f"fault {job.fault} is held here already: an id is used once")
-            self._holders[job.fault] = Holder(job, self._records, self.emit)
-            self._holders[job.fault].start()
+            self._arm(Job.of(message))
         elif op == "fire":
-            self._holder(message).fire(message["at"])
+            holder = self._holder(message)
+            if message["at"] > holder.job.at:
+                raise InjectorError(f"fault {holder.job.fault} was armed for an earlier instant: arm it for this one")
+            holder.fire(message["at"])
             self.emit(answer)
         elif op == "disarm":
             if message["fault"] not in self._holders:
                 raise InjectorError(f"no fault {message['fault']} was armed here")
             self._holders[message["fault"]].stop()  # one that has just ended by itself is disarmed as well
             self.emit(answer)
+        elif op == "status":
+            self.emit({**answer, **self._status(message["fault"], message.get("record"))})
+        elif op == "sweep":
+            sweep = Sweep(self._records, self._locks, looks=self._looks)
+            sweep.records()
+            sweep.strays(message["implementations"], Target(namespaces=self._namespaces))
+            self.emit({**answer, **sweep.as_dict()})
         else:
             raise InjectorError(f"this agent does not know the request {op!r}")
+
+    def _arm(self, job: Job) -> None:
+        former = self._holders.get(job.fault)
+        if self._looks:
+            raise InjectorError("this agent only looks: it makes no faults")
+        if self._left:
+            raise InjectorError(f"this node still has a former fault: {'; '.join(self._left)}; chaos sweep clears it")
+        if self._records.exists(job.fault) or (former is not None and former.is_alive() and not former.refused):
+            raise InjectorError(f"fault {job.fault} is held here already: an id is used once")
+        self._holders[job.fault] = Holder(job, self._node, self.emit)
+        self._holders[job.fault].start()
+
+    def _status(self, fault: str, record: Optional[Message]) -> Message:
+        """What there is of a fault; without a record here, a copy of it lets the kernel itself be asked."""
+        holder = self._holders.get(fault)
+        there = self._records.exists(fault)
+        residue: List[str] = []
+        if record is not None and not there:
+            kept = UndoRecord.from_dict(record)
+            residue = load(kept.implementation).residue(kept)
+        return {"held": holder is not None and holder.is_alive(), "record": there, "residue": residue}
 
     def _holder(self, message: Message) -> Holder:
         holder = self._holders.get(message["fault"])
@@ -175,11 +209,11 @@ def _stop_signal() -> int:
 
 
 def main() -> None:
-    """Run one agent over stdin and stdout."""
+    """Run one agent over stdin and stdout; with ``--look`` one that changes nothing."""
     pipe = os.dup(1)
     os.dup2(2, 1)  # what an injector prints, or a program that it starts, goes to the log
     try:
-        agent = Agent(Records(state_folder()), pipe)
+        agent = Agent(state_folder(), pipe, looks="--look" in sys.argv[1:])
         agent.greet()
     except (OSError, InjectorError) as error:
         os.write(pipe, protocol.encode({"event": "hello", "error": f"{error}"}))

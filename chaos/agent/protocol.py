@@ -1,7 +1,9 @@
 """The agent's language: JSON lines over its stdin and stdout.
 
-The controller sends requests ``{"id": n, "op": ...}``; the agent answers ``{"re": n, ...}`` (with ``error`` where it
-could not) and reports ``{"event": ..., "fault": ...}``. All instants are CLOCK_MONOTONIC of the agent's node, in ns.
+The agent begins with ``hello``: who it is, what it has undone of former agents (``swept``), and what it could not
+(``left``; nothing is armed then). The controller sends requests ``{"id": n, "op": ...}``; the agent answers
+``{"re": n, ...}`` (with ``error`` where it could not) and reports ``{"event": ..., "fault": ...}``. All instants are
+CLOCK_MONOTONIC of the agent's node, in ns.
 
 ping
     The answer carries ``t``, the agent's clock.
@@ -9,13 +11,19 @@ probe
     ``implementation, params, target``; the answer carries ``reality`` and ``missing``.
 arm
     ``fault, implementation, params, target, duration, at, owner, on_eof`` (``undo`` or ``hold``); the answer carries
-    the ``record`` and the ``evidence`` of the witness before. ``at`` is the instant that ``fire`` will name: the record
-    on the disk has the deadline that follows from it, so that firing itself waits for no disk.
+    the ``record``, the ``evidence`` of the witness before and the process id of the ``guardian``. ``at`` is the latest
+    instant that ``fire`` may name: the record on the disk has the deadline that follows from it, so that firing itself
+    waits for no disk.
 fire
     ``fault, at``; answered at once. Then come the events ``fired``, ``witness`` (during), ``ended``, ``undone`` and
     ``witness`` (after).
 disarm
     ``fault``; answered at once; the same events follow, early.
+status
+    ``fault``, and its ``record`` where the controller has a copy; the answer carries ``held`` (by this agent),
+    ``record`` (whether it is on the disk) and ``residue``: with neither of the two and no residue it is proven undone.
+sweep
+    ``implementations`` (of all kinds that may have left something); the answer carries what ``Sweep`` has found.
 renew
     Answered at once. Every request renews the lease, this one does nothing else.
 bye
@@ -27,7 +35,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, List
 
-VERSION = 1
+VERSION = 2
 LEASE = 3.0  # seconds without a word from the controller after which the agent undoes everything
 RENEW_EVERY = 1.0  # seconds
 

@@ -98,16 +98,18 @@ def _where(promise: PromiseRow) -> str:
 
 def tell_open() -> None:
     """Say on standard error which faults of dead controllers are not proven undone."""
+    from chaos.engine.look import look_here
     from chaos.store_file import location, may_be_open
 
-    if not may_be_open(location()):
-        return
-    from chaos.engine.errors import InputError
-    from chaos.engine.ledger import Ledger
-    from chaos.store import StoreError
+    if may_be_open(location()):
+        from chaos.engine.errors import InputError
+        from chaos.engine.ledger import Ledger
+        from chaos.store import StoreError
 
-    try:
-        with Ledger.open() as ledger:
-            _list(ledger.orphaned())
-    except (InputError, StoreError) as error:
-        err().print(f"chaos: {error}; whether a fault of a former run is still open is not known", markup=False)
+        try:
+            with Ledger.open() as ledger:
+                _list(ledger.orphaned())
+        except (InputError, StoreError) as error:
+            err().print(f"chaos: {error}; whether a fault of a former run is still open is not known", markup=False)
+    for left in look_here():
+        err().print(f"chaos: on this node: {left}: chaos sweep clears it", markup=False)

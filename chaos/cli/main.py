@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from chaos import __version__
-from chaos.cli import document, halt, lab, run, runs
+from chaos.cli import document, halt, lab, run, runs, sweep
 from chaos.cli.console import crash
 
 app = typer.Typer(
@@ -23,7 +23,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("run")(run.run)
+app.command("replay")(run.replay)
 app.command("halt")(halt.halt)
+app.command("sweep")(sweep.sweep)
 app.command("validate")(document.validate)
 app.command("schema")(document.schema)
 app.command("experiments")(document.experiments)

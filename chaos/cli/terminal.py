@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ _ABOUT = {
     "score": "the run is scored",
 }
 _RATE_WINDOW_NS = 500_000_000
+_MANY = 6  # faults that have a line each; of more, only those that are under way
 
 
 class Quiet:
@@ -88,7 +90,13 @@ class Terminal(Quiet):
                     str(self._live.last_step()),
                 )
             )
-        lines += [self._fault(conductor) for conductor in self._conductors]
+        shown = self._conductors
+        if len(shown) > _MANY:
+            shown = [each for each in shown if each.told.state not in ("waiting", "skipped", "undone")]
+            counts = Counter(each.told.state for each in self._conductors)
+            told = ", ".join(f"{counts[state]} {state}" for state in sorted(counts))
+            lines.append(Text.assemble(" " * 10, ("faults ", "dim"), told))
+        lines += [self._fault(conductor) for conductor in shown]
         return Group(*lines)
 
     @staticmethod

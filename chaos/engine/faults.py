@@ -17,6 +17,7 @@ from chaos.engine.ledger import Ledger
 from chaos.engine.live import Live
 from chaos.engine.plan import Plan, PlannedFault
 from chaos.engine.stop import Stop
+from chaos.experiment.places import protected_nodes
 from chaos.store import StoreError
 from chaos.transport.pipe import AgentClient, AgentError, Refused
 
@@ -27,6 +28,7 @@ UNDO_PATIENCE = 15.0  # seconds after a fault's end in which its node must have 
 SLACK = 5.0  # seconds after a fault's scheduled end at which anybody on its node may undo it
 PROOF_PATIENCE = 5.0  # seconds after that in which a node whose agent has died is still asked for the proof
 ASK_EVERY = 0.2  # seconds between two questions to such a node
+LATEST = 4.0  # seconds after its instant at which a node refuses to make a fault; nothing is waited for any longer
 OBEY_PATIENCE = 3.0  # seconds for the answer to an order to undo; an agent that gives none hangs
 
 State = Literal["waiting", "armed", "active", "undone", "failed", "skipped"]
@@ -83,6 +85,7 @@ class Conductor(threading.Thread):
         self._switch = stop
         self._during = during
         self._deadline_ns = self._at_ns
+        self._record: dict[str, Any] | None = None
         self._inbox = agents.inbox(fault.id)
 
     def run(self) -> None:
@@ -117,6 +120,8 @@ class Conductor(threading.Thread):
             self._prove(node, agent, f"never made: {error}")
         except AgentError as error:
             self._fail(str(error))
+            if not agent.gone:  # it hangs: killed, it lets others take over what it holds
+                agent.end()
             self._prove(node, agent, "the node's agent died or hung, and what it held was undone without it")
 
     def _address(self) -> tuple[int, dict[str, Any]]:
@@ -135,6 +140,8 @@ class Conductor(threading.Thread):
             target["process"] = {key: process[key] for key in ("pid", "start", "pidns")}
             if on.rank is not None:
                 node = target["node"] = process["node"]
+                if node in protected_nodes(self._plan.experiment.guards.protect, self._plan.experiment.lab):
+                    raise AgentError(f"rank {on.rank} runs on node {node} by now, which guards.protect forbids")
         return node, target
 
     def _promise(self, node: int) -> None:
@@ -164,33 +171,30 @@ class Conductor(threading.Thread):
             at=agent.clock.theirs(self._at_ns),
             owner=self._plan.run,
             target=target,
+            timeout=max(OBEY_PATIENCE, (self._at_ns - time.monotonic_ns()) / 1e9 + LATEST),
         )
-        self._write("armed", record=armed["record"])
+        self._record = armed["record"]
+        self._write("armed", record=self._record)
         self._write("witness", phase="before", **armed["evidence"])
         self.told.state = "armed"
         disarmed = False
         try:
-            self._ledger.record(self.fault.id, armed["record"])
+            self._ledger.record(self.fault.id, self._record)
         except StoreError as error:
             self._fail(f"not fired: {error}")
             self._disarm(agent)
             disarmed = True
         if not disarmed and not self._switch.pulled:
-            agent.request("fire", fault=self.fault.id, at=agent.clock.theirs(self._at_ns))
+            agent.request("fire", fault=self.fault.id, at=agent.clock.theirs(self._at_ns), timeout=OBEY_PATIENCE)
         self._see_through(agent, disarmed=disarmed)
 
     def _disarm(self, agent: AgentClient) -> None:
         """Order the undo, now.
 
         Raises:
-            AgentError: the agent has gone, or hangs, and is therefore killed: others can then take its records over.
+            AgentError: the agent has gone, or hangs.
         """
-        try:
-            agent.request("disarm", fault=self.fault.id, timeout=OBEY_PATIENCE)
-        except AgentError:
-            if not agent.gone:
-                agent.end()
-            raise
+        agent.request("disarm", fault=self.fault.id, timeout=OBEY_PATIENCE)
 
     def _see_through(self, agent: AgentClient, *, disarmed: bool) -> None:
         """Write down the node's events until it has proven that nothing is left."""
@@ -263,7 +267,7 @@ class Conductor(threading.Thread):
             swept = {each["fault"]: each["residue"] for each in agent.hello.get("swept", [])}
             if swept.get(self.fault.id) == []:
                 return f"{agent.name}: its next agent has undone it from its record, nothing is left", ""
-            told = agent.request("status", fault=self.fault.id, timeout=OBEY_PATIENCE)
+            told = agent.request("status", fault=self.fault.id, record=self._record, timeout=OBEY_PATIENCE)
         except AgentError as error:
             return None, str(error)
         if told["held"] or told["record"] or told["residue"]:
@@ -305,6 +309,7 @@ def _target(plan: Plan, fault: PlannedFault, lab: str) -> dict[str, Any]:
     on = fault.spec.on
     return {
         "node": plan.node_of(fault),
+        "gpu": on.gpu,
         "rank": on.rank,
         "role": on.process,
         "lab": None if fault.on_node else lab,

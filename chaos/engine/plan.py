@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from chaos.engine import chance, limits
 from chaos.engine.catalogue import implementation, injectors
 from chaos.engine.errors import InputError
-from chaos.experiment import Experiment, Fault
+from chaos.engine.limits import Limit
+from chaos.experiment import Experiment, Occurrence
 from chaos.lab.topology import LabSpec
+
+MOST_FAULTS = 1000  # of one run: each has a thread of its own in the controller
 
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """One fault of a run.
+    """One fault of a run: one occurrence, at one target.
 
     Attributes:
         id: unique in the world; marks every kernel object made for it.
+        spec: the fault of the document with its single target and its drawn instant.
         drawn: whether chance lets it happen.
         on_node: whether the agent of where its target is holds it (else the controller's own).
     """
 
     id: str
-    spec: Fault
+    spec: Occurrence
     implementation: str
     drawn: bool
     on_node: bool
@@ -78,15 +82,30 @@ class Plan:
 
 
 def draw(experiment: Experiment, now: datetime, seed: int | None = None) -> Plan:
-    """Plan a run.
+    """Plan a run, within its limits.
 
     Args:
-        now: UTC, for the run's id.
+        now: UTC, for the run's id and the windows in which it is allowed.
         seed: overrides the experiment's own.
 
     Raises:
         InputError: the experiment asks for something that cannot be done, or passes its own limits.
     """
+    plan = expand(experiment, now, seed)
+    for limit in reached(plan, now):
+        if limit.problem is not None:
+            raise InputError(limit.problem)
+    return plan
+
+
+def reached(plan: Plan, now: datetime) -> list[Limit]:
+    """What a plan reaches of each limit; ``now`` (UTC) is when it would begin."""
+    assert plan.experiment.lab is not None, "expand has refused any other cluster"
+    return limits.reached(plan.experiment, plan.experiment.lab, [fault.spec for fault in plan.drawn], now)
+
+
+def expand(experiment: Experiment, now: datetime, seed: int | None = None) -> Plan:
+    """Draw a run without holding it against its limits. Arguments and errors are those of ``draw``."""
     if experiment.cluster != "lab" or experiment.lab is None:
         raise InputError(f"cluster: {experiment.cluster!r} is not possible in this version; write `cluster: lab`")
     if experiment.workload.reference is None:
@@ -98,29 +117,21 @@ def draw(experiment: Experiment, now: datetime, seed: int | None = None) -> Plan
     if seed is None:
         seed = experiment.seed if experiment.seed is not None else secrets.randbelow(2**31)
     run = f"{now:%Y%m%d-%H%M%S}-{experiment.name}-{secrets.token_hex(2)}"
-    chance = random.Random(seed)
+    size = experiment.lab
+    occurrences = [each for fault in experiment.faults for each in chance.draw(fault, size, seed)]
+    if len(occurrences) > MOST_FAULTS:
+        raise InputError(
+            f"the experiment asks for {len(occurrences)} faults; {MOST_FAULTS} are possible in one run: "
+            "write fewer targets or occurrences"
+        )
     faults = tuple(
         PlannedFault(
             id=f"{run}-{number}",
             spec=spec,
             implementation=implementation(spec.inject),
-            # Every fault draws, certain ones too: editing one does not change the others' luck.
-            drawn=chance.random() < spec.probability,
+            drawn=drawn,
             on_node=injectors()[spec.inject].runs_on == "node",
         )
-        for number, spec in enumerate(experiment.faults)
+        for number, (spec, drawn) in enumerate(occurrences)
     )
-    lab = LabSpec(experiment.lab.nodes, experiment.lab.gpus, experiment.lab.spare_nodes)
-    plan = Plan(run, experiment, seed, lab, faults)
-    _check_limits(plan)
-    return plan
-
-
-def _check_limits(plan: Plan) -> None:
-    limit = plan.experiment.guards.nodes_at_most
-    touched = {node for fault in plan.faults if (node := plan.node_of(fault)) is not None}
-    if limit is not None and len(touched) > limit:
-        raise InputError(
-            f"the faults touch {len(touched)} nodes ({', '.join(map(str, sorted(touched)))}), "
-            f"guards.nodes_at_most allows {limit}"
-        )
+    return Plan(run, experiment, seed, LabSpec(size.nodes, size.gpus, size.spare_nodes), faults)

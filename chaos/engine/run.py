@@ -24,6 +24,7 @@ from chaos.engine.folder import RunFolder
 from chaos.engine.guards import Guards
 from chaos.engine.journal import Journal
 from chaos.engine.ledger import Ledger
+from chaos.engine.limits import START_PATIENCE, WARM_UP
 from chaos.engine.live import Live
 from chaos.engine.plan import Plan
 from chaos.engine.stop import Reason, Stop
@@ -35,8 +36,6 @@ from chaos.workload import launch
 from chaos.workload.events import merge
 from steady_state import Hypothesis
 
-START_PATIENCE = 60.0  # seconds for all ranks to import, join and complete their first step
-WARM_UP = 1.0  # seconds after the first step that do not count: caches, frequency, the network's neighbour tables
 LOOK = 0.25  # seconds between two looks for recovery
 AFTER_WINDOW_NS = 2_000_000_000
 

@@ -82,14 +82,14 @@ def params_model(params: type) -> type[BaseModel]:
     return create_model(params.__qualname__, __config__=config, **fields)
 
 
-def gpu_fields(params: type) -> list[str]:
-    """The fields that name a GPU of the node, by the names of the document."""
+def gpu_fields(params: type) -> dict[str, str]:
+    """The fields that name a GPU of the node, with the names by which documents know them."""
     hints = get_type_hints(params, include_extras=True)
-    return [
-        item.metadata.get("name", item.name)
+    return {
+        item.name: item.metadata.get("name", item.name)
         for item in dataclasses.fields(params)
         if GPU in getattr(hints[item.name], "__metadata__", ())
-    ]
+    }
 
 
 def _field_type(hint: Any, params: type) -> Any:

@@ -13,11 +13,12 @@ from pydantic import ValidationError
 
 from chaos import quantities
 from chaos.experiment import targets
+from chaos.experiment.base import attempt
 from chaos.experiment.catalogue import Catalogue, DependsOnDuration, InjectorInfo, params_model
 from chaos.experiment.errors import Finding, suggestion
 from chaos.experiment.fields import DOCUMENT
 from chaos.experiment.model import Experiment, Hold, LabSpec, StopIf
-from chaos.experiment.together import attempt, together
+from chaos.experiment.together import together
 from chaos.experiment.tolerances import KEYS, read_tolerance
 from chaos.experiment.translate import findings
 
@@ -33,7 +34,7 @@ def check(data: Mapping[str, Any], catalogue: Catalogue) -> tuple[Experiment | N
         experiment = Experiment.model_validate(read, context=DOCUMENT, by_alias=True, by_name=False)
     except ValidationError as error:
         checker.found += findings(error, Experiment)
-    found = [*checker.found, *together(data, read)]
+    found = [*checker.found, *together(data, read, catalogue)]
     return (None if found else experiment), found
 
 

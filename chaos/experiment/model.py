@@ -7,35 +7,29 @@ gives the same experiment back.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from chaos.experiment.base import Model, as_list
 from chaos.experiment.fields import (
     Count,
     Name,
+    Numbers,
+    Pick,
     Positive,
     Seconds,
     SecondsAboveZero,
     Seed,
     Share,
     ShareAboveZero,
+    Times,
 )
+from chaos.experiment.windows import Window
+from chaos.quantities import format as show
 
 When = Literal["before", "during", "after"]
-
-
-class Model(BaseModel):
-    """What all parts of an experiment have in common."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        validate_by_name=True,
-        validate_by_alias=True,
-        use_attribute_docstrings=True,
-    )
 
 
 class LabSpec(Model):
@@ -124,7 +118,7 @@ class Condition(Model):
 class Hold(Condition):
     """A condition of the steady state."""
 
-    when: Annotated[list[When], Field(min_length=1)] = ["before", "after"]
+    when: Annotated[list[When], Field(min_length=1)] = Field(default_factory=lambda: list[When](("before", "after")))
     """When it must hold."""
 
 
@@ -133,32 +127,43 @@ class SteadyState(Model):
 
     baseline: Seconds = 5.0
     """How long the undisturbed job is measured before anything is done to it."""
-    hold: list[Hold] = []
+    hold: list[Hold] = Field(default_factory=list)
     """What must hold."""
 
 
 class Target(Model):
-    """What a fault is aimed at. Nodes and GPUs count from 0; rank = node * gpus + gpu."""
+    """What a fault is aimed at: one, several (a list) or all. Nodes and GPUs count from 0; rank = node * gpus + gpu."""
 
-    node: Count | None = None
-    """A node; spare nodes come after the others."""
-    gpu: Count | None = None
-    """A GPU of that node."""
-    rank: Count | None = None
-    """A rank of the job."""
+    node: Numbers | None = None
+    """Nodes; spare nodes come after the others, and ``all`` are those that the job runs on."""
+    gpu: Numbers | None = None
+    """GPUs of each of those nodes."""
+    rank: Numbers | None = None
+    """Ranks of the job."""
     process: Literal["launcher"] | None = None
     """A process of the job that is no rank: its launcher, which decides who is a member. It is on no node."""
 
 
+class Place(Target):
+    """A single target."""
+
+    node: Count | None = None
+    """A node."""
+    gpu: Count | None = None
+    """A GPU of that node."""
+    rank: Count | None = None
+    """A rank of the job."""
+
+
 class Fault(Model):
-    """One thing that is broken, for a bounded time."""
+    """One thing that is broken, for a bounded time, once or several times, at one target or at several."""
 
     name: Name
     """Names the fault in the journal and the scorecard; by default its kind with a number."""
     inject: str
     """The kind of fault."""
     on: Target = Target()
-    """What it is aimed at."""
+    """What it is aimed at: all of it at the same instant, unless ``pick`` says otherwise."""
     with_: dict[str, Any] = Field(default_factory=dict, alias="with")
     """The injector's parameters, in SI, by the names of its ``Params`` fields, none left out."""
     after: Seconds
@@ -166,7 +171,48 @@ class Fault(Model):
     for_: SecondsAboveZero | None = Field(default=None, alias="for")
     """How long it lasts, from its witnessed effect."""
     probability: Share = 1.0
-    """How likely it is to happen at all, drawn from the seed."""
+    """How likely each occurrence is to happen at all, drawn from the seed."""
+    every: SecondsAboveZero | None = None
+    """From the start of one occurrence to the start of the next, where there are several."""
+    times: Times | None = None
+    """How many occurrences there are."""
+    jitter: Seconds = 0.0
+    """Each occurrence starts up to so much later, drawn evenly from the seed."""
+    pick: Pick | None = None
+    """How many of the targets are hit (``one``, a number, a share), drawn from the seed for each occurrence."""
+
+    @model_validator(mode="after")
+    def _repeats(self) -> Fault:
+        if (self.every is None) != (self.times is None):
+            found, lacks = ("every", "times") if self.times is None else ("times", "every")
+            raise ValueError(f"found '{found}' without '{lacks}'; write both, such as every: 2s, times: 5")
+        longest = (self.for_ or 0.0) + self.jitter
+        if self.every is not None and self.every <= longest:
+            raise ValueError(
+                f"found every {show('duration', self.every)}, but an occurrence may take until "
+                f"{show('duration', round(longest, 9))} later ('for' and 'jitter'); write more than that"
+            )
+        return self
+
+    def number_of(self, targets: int) -> int:
+        """How many of so many targets an occurrence hits; a share is rounded to the nearest, and is at least one."""
+        if self.pick is None:
+            return targets
+        return self.pick if isinstance(self.pick, int) else max(1, math.floor(self.pick * targets + 0.5))
+
+
+class Occurrence(Fault):
+    """One occurrence of a fault at one of its targets, as it was drawn: ``after`` is the drawn instant."""
+
+    name: str
+    """The fault's name, which occurrence it is, and at which target: ``kill@2/rank3``."""
+    on: Place = Place()
+    """What it is aimed at."""
+
+    @property
+    def end(self) -> float:
+        """When it is over (s from the gate)."""
+        return self.after + (self.for_ or 0.0)
 
 
 class StopIf(Condition):
@@ -176,8 +222,13 @@ class StopIf(Condition):
     """How long the condition must hold without a break."""
 
 
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, dict) else value
+class Protect(Model):
+    """What no fault may touch."""
+
+    nodes: list[Count] = Field(default_factory=list)
+    """Nodes by number."""
+    labels: list[str] = Field(default_factory=list)
+    """Nodes by label. In the lab each has one: ``job`` or ``spare``."""
 
 
 class Guards(Model):
@@ -185,7 +236,17 @@ class Guards(Model):
 
     nodes_at_most: Count | None = None
     """The most nodes that the faults of this experiment may touch between them."""
-    stop_if: Annotated[list[StopIf], BeforeValidator(_as_list)] = []
+    devices_at_most: Count | None = None
+    """The most GPUs that they may touch. A rank counts as its GPU, a node as all of its GPUs."""
+    share_at_most: Share | None = None
+    """The largest share of the job's nodes that they may touch."""
+    at_once_at_most: Count | None = None
+    """The most faults that may be in effect at the same time."""
+    protect: Protect = Protect()
+    """What no fault may touch."""
+    allowed: Annotated[list[Window], BeforeValidator(as_list)] = Field(default_factory=list)
+    """When faults may be made: the run begins in one of these windows, and its last fault ends in the same one."""
+    stop_if: Annotated[list[StopIf], BeforeValidator(as_list)] = Field(default_factory=list)
     """Conditions that end the run. A single one needs no list."""
 
 
@@ -219,7 +280,7 @@ class Experiment(Model):
     """The training job."""
     steady_state: SteadyState = SteadyState()
     """What holds while the job is well."""
-    faults: list[Fault] = []
+    faults: list[Fault] = Field(default_factory=list)
     """What is broken. Without any the run is a control."""
     guards: Guards = Guards()
     """Limits that the run never passes."""

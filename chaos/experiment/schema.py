@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from chaos import quantities
 from chaos.experiment.catalogue import Catalogue, InjectorInfo, ProbeInfo, params_model
-from chaos.experiment.fields import Quantity
+from chaos.experiment.fields import Quantity, Several
 from chaos.experiment.model import Experiment
 from chaos.experiment.tolerances import ALLOWED, COMPARISONS, FINITE
 
@@ -28,7 +28,6 @@ _ANY_QUANTITY: Schema = {
 }
 _SCALAR: Schema = {"type": ["number", "boolean", "string", "null"]}
 _TARGETS = {"node": ("node",), "gpu": ("node", "gpu"), "rank": ("rank",), "process": ("process",)}
-_NUMBER_OF_IT: Schema = {"type": "integer", "minimum": 0}
 _NAMES: Mapping[str, Schema] = {"process": {"const": "launcher"}}
 
 
@@ -38,12 +37,13 @@ def json_schema(catalogue: Catalogue) -> Schema:
     definitions = schema.pop("$defs")
     fault, hold, stop = (definitions.pop(name) for name in ("Fault", "Hold", "StopIf"))
     definitions.pop("Target")
+    fault["dependentRequired"] = {"every": ["times"], "times": ["every"]}
     definitions["Workload"]["properties"].pop("attach", None)
     definitions["Workload"]["oneOf"] = [{"required": ["reference"]}, {"required": ["command"]}]
     guards = definitions["Guards"]["properties"]
-    guards["stop_if"] = {**guards["stop_if"], "anyOf": [{"$ref": "#/$defs/StopIf"}, _list_of("StopIf")]}
-    for key in ("type", "items"):
-        guards["stop_if"].pop(key, None)
+    for key, family in (("stop_if", "StopIf"), ("allowed", "Window")):
+        guards[key] = {**guards[key], "anyOf": [{"$ref": f"#/$defs/{family}"}, _list_of(family)]}
+        del guards[key]["type"], guards[key]["items"]
     for name, info in sorted(catalogue.injectors.items()):
         definitions[f"Fault.{name}"] = _fault(fault, info)
     for name, probe in sorted(catalogue.probes.items()):
@@ -97,12 +97,12 @@ def _fault(fault: Schema, info: InjectorInfo) -> Schema:
         del properties["for"]
     if info.duration == "required":
         required.append("for")
-    return _closed(properties, required, info.about)
+    return _closed(properties, required, info.about) | {"dependentRequired": fault["dependentRequired"]}
 
 
 def _target(key: str) -> Schema:
     keys = _TARGETS[key]
-    return _closed({name: _NAMES.get(name, _NUMBER_OF_IT) for name in keys}, list(keys), f"aimed at a {key}")
+    return _closed({name: _NAMES.get(name, Several().json_schema()) for name in keys}, list(keys), f"aimed at a {key}")
 
 
 def _condition(condition: Schema, probe: ProbeInfo) -> Schema:
@@ -186,7 +186,7 @@ def _value(name: str, schema: Any) -> Any:
         notes.pop("default", None)
     free_text = schema.get("type") == "string" and not {"pattern", "enum", "const"} & set(schema)
     alternatives = schema["anyOf"] if set(schema) == {"anyOf"} else [schema]
-    structured = any("$ref" in part or part.get("type") in ("object", "array") for part in alternatives)
+    structured = all("$ref" in part or part.get("type") in ("object", "array", "null") for part in alternatives)
     if structured or free_text or not schema:
         return notes | schema
     return notes | {"anyOf": [*alternatives, VARIABLE]}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
+from chaos.experiment.base import attempt
 from chaos.experiment.catalogue import InjectorInfo, gpu_fields
 from chaos.experiment.errors import Finding
-from chaos.experiment.fields import DOCUMENT
 from chaos.experiment.model import LabSpec, Target
+from chaos.experiment.places import GPU_NAME, places
 
-_GPU = re.compile(r"gpu([0-9]{1,6})")
 _EXAMPLE = {
     "node": "{node: 0}",
     "gpu": "{node: 0, gpu: 1}",
@@ -35,7 +32,7 @@ def check(
 def _target_findings(
     path: tuple[str | int, ...], written: Mapping[str, Any], info: InjectorInfo, lab: LabSpec | None
 ) -> list[Finding]:
-    target = _target(written.get("on", {}))
+    target = attempt(Target, written.get("on", {}))
     if target is None:
         return []
     on = (*path, "on")
@@ -54,9 +51,16 @@ def _target_findings(
     if lab is None:
         return []
     counts = {"node": lab.all_nodes, "gpu": lab.gpus, "rank": lab.ranks}
-    return [
-        one for key, value in given.items() if key in counts and (one := _outside((*on, key), value, counts[key], lab))
-    ]
+    outside = [one for key in given if key in counts for one in _outside((*on, key), given[key], counts[key], lab)]
+    return outside or list(_too_many(path, written, len(places(target, lab))))
+
+
+def _too_many(path: tuple[str | int, ...], written: Mapping[str, Any], count: int) -> Iterator[Finding]:
+    """No more targets can be picked than there are."""
+    pick = written.get("pick")
+    if isinstance(pick, int) and not isinstance(pick, bool) and pick > count:
+        has = "only one target" if count == 1 else f"{count} targets"
+        yield Finding((*path, "pick"), f"found {pick}, but the fault has {has}; write at most {count}")
 
 
 def _unclear(given: Mapping[str, object], info: InjectorInfo) -> str | None:
@@ -72,23 +76,6 @@ def _unclear(given: Mapping[str, object], info: InjectorInfo) -> str | None:
     return None
 
 
-def node_of(on: object, lab: LabSpec | None) -> int | None:
-    """The node that a target lies on, where that can be told; the launcher lies on none."""
-    target = _target(on)
-    if target is None:
-        return None
-    if target.rank is not None and lab is not None:
-        return target.rank // lab.gpus
-    return target.node
-
-
-def _target(on: object) -> Target | None:
-    try:
-        return Target.model_validate(on, context=DOCUMENT)
-    except ValidationError:
-        return None
-
-
 def _takes(info: InjectorInfo) -> str:
     if not info.target:
         return "takes no target; leave 'on' out"
@@ -96,13 +83,16 @@ def _takes(info: InjectorInfo) -> str:
     return f"is aimed with {choices}"
 
 
-def _outside(path: tuple[str | int, ...], value: int, count: int, lab: LabSpec) -> Finding | None:
-    if value < count:
-        return None
+def _outside(path: tuple[str | int, ...], given: object, count: int, lab: LabSpec) -> Iterator[Finding]:
+    """Each number that the lab does not have, where it stands."""
     key = path[-1]
     spare = f" ({lab.spare_nodes} spare among them)" if key == "node" and lab.spare_nodes else ""
     has = f"only {key} 0" if count == 1 else f"{key}s 0 to {count - 1}{spare}"
-    return Finding(path, f"found {key} {value}, but the lab has {has}")
+    numbers = enumerate(given) if isinstance(given, list) else [(None, given)]
+    for index, number in numbers:
+        if isinstance(number, int) and number >= count:
+            where = path if index is None else (*path, index)
+            yield Finding(where, f"found {key} {number}, but the lab has {has}")
 
 
 def _gpu_parameters(
@@ -113,11 +103,11 @@ def _gpu_parameters(
     parameters = written.get("with")
     if not isinstance(parameters, dict):
         return found
-    for name in gpu_fields(info.params):
+    for name in gpu_fields(info.params).values():
         value = parameters.get(name)
         if not isinstance(value, str):
             continue
-        match = _GPU.fullmatch(value)
+        match = GPU_NAME.fullmatch(value)
         if match is None:
             found.append(Finding((*path, "with", name), f"found {value!r}; write a GPU of the node, such as gpu0"))
         elif lab is not None and int(match[1]) >= lab.gpus:

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from chaos import quantities
-from chaos.experiment import targets
+from chaos.experiment import radius
+from chaos.experiment.base import attempt
+from chaos.experiment.catalogue import Catalogue
 from chaos.experiment.errors import Finding, describe
-from chaos.experiment.fields import DOCUMENT
-from chaos.experiment.model import Experiment, Guards, LabSpec, Model, Score, SteadyState, Workload
-
-Part = TypeVar("Part", bound=Model)
+from chaos.experiment.model import Experiment, Score, SteadyState, Workload
 
 BASELINE: float = SteadyState.model_fields["baseline"].default
 SHORTEST_BASELINE = 1.0  # seconds; a share of less is a share of noise
 
 
-def together(data: Mapping[str, Any], read: Mapping[str, Any]) -> list[Finding]:
+def together(data: Mapping[str, Any], read: Mapping[str, Any], catalogue: Catalogue) -> list[Finding]:
     """What is wrong between the parts. ``data`` is the document as written, ``read`` the same with parameters in SI."""
     raw = data.get("faults")
     faults = [fault for fault in raw if isinstance(fault, dict)] if isinstance(raw, list) else []
-    guards = attempt(Guards, read.get("guards", {}))
     steady = data.get("steady_state", {})
     steady = steady if isinstance(steady, dict) else {}
     return [
         *_cluster(data),
-        *_blast_radius(data, faults, guards),
+        *radius.check(read, catalogue),
         *_launcher(data),
         *_baseline(faults, steady),
         *_course(data, faults, steady),
@@ -42,20 +38,6 @@ def _cluster(data: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding((), "found no 'lab'; write its size, such as lab: {nodes: 2, gpus: 2}")
     if isinstance(cluster, str) and cluster != "lab" and lab is not None:
         yield Finding(("lab",), f"found 'lab' beside cluster {cluster!r}; leave one of them out", at_key=True)
-
-
-def _blast_radius(data: Mapping[str, Any], faults: list[dict[str, Any]], guards: Guards | None) -> Iterator[Finding]:
-    if guards is None or guards.nodes_at_most is None:
-        return
-    lab = attempt(LabSpec, data.get("lab"))
-    nodes = {node for fault in faults if (node := targets.node_of(fault.get("on"), lab)) is not None}
-    if len(nodes) > guards.nodes_at_most:
-        listed = ", ".join(map(str, sorted(nodes)))
-        yield Finding(
-            ("guards", "nodes_at_most"),
-            f"found {guards.nodes_at_most}, but the faults touch {len(nodes)} nodes ({listed}); "
-            "allow that many, or aim at fewer",
-        )
 
 
 def _launcher(data: Mapping[str, Any]) -> Iterator[Finding]:
@@ -92,8 +74,7 @@ def _course(data: Mapping[str, Any], faults: list[dict[str, Any]], steady: Mappi
     baseline = _seconds(steady, "baseline", BASELINE)
     if baseline is None or bound is None or settle is None:
         return
-    spans = [(_seconds(fault, "after", 0.0), _seconds(fault, "for", 0.0)) for fault in faults]
-    last = max((start + length for start, length in spans if start is not None and length is not None), default=0.0)
+    last = max((end for fault in faults if (end := _end(fault)) is not None), default=0.0)
     least = baseline + last + settle
     if least > bound:
         yield Finding(
@@ -101,6 +82,16 @@ def _course(data: Mapping[str, Any], faults: list[dict[str, Any]], steady: Mappi
             f"found at_most {_shown(bound)}, but baseline, faults and settle alone take {_shown(least)}; "
             "write more than that",
         )
+
+
+def _end(fault: Mapping[str, Any]) -> float | None:
+    """When a fault's last occurrence is over at the latest (s from the gate); None where that cannot be read."""
+    parts = [_seconds(fault, key, 0.0) for key in ("after", "jitter", "for", "every")]
+    times = fault.get("times", 1)
+    if None in parts or not isinstance(times, int) or isinstance(times, bool):
+        return None
+    *once, every = [part for part in parts if part is not None]
+    return sum(once) + every * (times - 1)
 
 
 def _patience(data: Mapping[str, Any], faults: list[dict[str, Any]]) -> Iterator[Finding]:
@@ -113,14 +104,6 @@ def _patience(data: Mapping[str, Any], faults: list[dict[str, Any]]) -> Iterator
             f"found a score.rto of {_shown(score.rto)} with a recover_within of {_shown(patience)}; "
             "wait at least as long as the pass mark",
         )
-
-
-def attempt(model: type[Part], written: object) -> Part | None:
-    """That part of the document, or None where it cannot be read (which the check of the model tells)."""
-    try:
-        return model.model_validate(written, context=DOCUMENT, by_alias=True, by_name=False)
-    except ValidationError:
-        return None
 
 
 def _seconds(written: Mapping[str, Any], key: str, default: float | None = None) -> float | None:

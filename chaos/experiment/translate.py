@@ -45,6 +45,8 @@ def _finding(detail: ErrorDetails, model: type[BaseModel], prefix: tuple[str | i
             message = f"found {found}; write {context['expected'].replace(chr(39), '')}"
         case "greater_than_equal":
             message = f"found {found}; write {context['ge']} or more"
+        case "less_than_equal":
+            message = f"found {found}; write {context['le']} or less"
         case "less_than":
             message = f"found {found}; write less than {context['lt']}"
         case "string_type":

@@ -155,6 +155,7 @@ def run(boot: Boot) -> NoReturn:
             | {"nvswitch": f"/proc/1/fd/{boot.switch}"}
         ),
         "CHAOS_STATE": str(boot.state),
+        "CHAOS_RUNTIME": str(boot.state.parent / "run"),  # whoever breaks something in this lab meets there
     }
     wakeup = child_wakeup()
     poll = select.poll()

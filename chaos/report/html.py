@@ -13,8 +13,9 @@ from chaos.report.explain import advice
 from chaos.report.faults import faults
 from chaos.report.figures import figures, headline
 from chaos.report.steady import PHASES, hypotheses
-from chaos.scoring.fields import objects, text
+from chaos.scoring.fields import mapping, objects, text
 
+MANY = 4  # recoveries that are shown in full
 _SYMBOLS = {"pass": "✓", "fail": "✗", "inconclusive": "?", "aborted": "■", "error": "!"}
 
 
@@ -45,6 +46,7 @@ def page(card: Mapping[str, Any], journal: Sequence[Mapping[str, Any]], steps: S
         ],
         "curve": found,
         "overview": None if found is None else plot.overview(found),
+        "folded": _folded(card, [] if found is None else [each.name for each in found.episodes]),
         "legend": [] if found is None else _legend(found),
         "close": [] if found is None else [(each, plot.close(found, each)) for each in found.episodes],
         "breakdowns": [
@@ -63,6 +65,11 @@ def page(card: Mapping[str, Any], journal: Sequence[Mapping[str, Any]], steps: S
         "replay": replay.command(card, source),
     }
     return _templates().get_template("scorecard.html.j2").render(context)
+
+
+def _folded(card: Mapping[str, Any], episodes: list[str]) -> set[str]:
+    """The recoveries whose details are folded away: where there are many, all but the worst."""
+    return set(episodes) - {text(mapping(card, "rto"), "fault") or ""} if len(episodes) > MANY else set()
 
 
 @cache

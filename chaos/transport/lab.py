@@ -26,7 +26,7 @@ def start(lab: LabClient, node: int | None, log: Path, on_event: Callable[[Messa
     name = "the head" if node is None else f"node {node}"
     env = os.environ | {"PYTHONPATH": python_path()}
     if node is None:  # a node has a folder of its own for its records
-        env["CHAOS_STATE"] = str(lab.directory / "head")
+        env |= {"CHAOS_STATE": str(lab.directory / "head"), "CHAOS_RUNTIME": str(lab.directory / "run")}
     their_in, our_out = os.pipe()
     our_in, their_out = os.pipe()
     try:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from chaos.agent import places
 from chaos.agent.protocol import Message
 from chaos.transport.pipe import AgentClient
 
@@ -37,19 +38,42 @@ class _Child:
         self._process.send_signal(number)
 
 
-def start(state: Path, log: Path, on_event: Callable[[Message], None]) -> AgentClient:
-    """Start an agent beside the controller, for faults that are made from outside of the node.
+def state_folder() -> Path:
+    """Where an agent of this node that is told nothing else keeps its records."""
+    return Path(places.state_folder())
+
+
+def has_records() -> bool:
+    """Whether an undo record lies there: of a fault that somebody holds, or of one that is left."""
+    folder = Path(places.records_folder(places.state_folder()))
+    try:
+        return any(folder.glob("*.json"))
+    except OSError:  # there is none, or it is another user's
+        return False
+
+
+def start(
+    state: Path,
+    log: Path,
+    on_event: Callable[[Message], None],
+    *,
+    name: str = "the controller",
+    looks: bool = False,
+) -> AgentClient:
+    """Start an agent beside the controller, for faults that are made from outside of the node, or for this node.
 
     Args:
         state: the folder for its undo records.
         log: the file for its stderr.
+        name: for messages.
+        looks: it changes nothing: what is left is told, and stays.
 
     Raises:
         AgentError: it does not start.
     """
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            COMMAND,
+            [*COMMAND, *(["--look"] if looks else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -61,4 +85,4 @@ def start(state: Path, log: Path, on_event: Callable[[Message], None]) -> AgentC
     ends = os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno())
     process.stdin.close()
     process.stdout.close()
-    return AgentClient("the controller", *ends, _Child(process), on_event)
+    return AgentClient(name, *ends, _Child(process), on_event)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 # The real main with shorter times, so that a test need not wait for them.
 SCRIPT = """
 import sys
-from chaos.agent import holder, main, protocol
+from chaos.agent import holder, main, protocol, undo
 protocol.LEASE = float(sys.argv[1])
-holder.UNDO_RETRIES = (0.0, 0.01, 0.01)
+undo.RETRIES = (0.0, 0.01, 0.01)
+holder.SLACK = float(sys.argv[2])
 main.main()
 """
 PLANTED = "planted_injectors:Planted"
@@ -31,19 +35,39 @@ class AgentProcess:
     Args:
         folder: its state is below ``state``, its stderr in ``stderr``; planted faults are made in it.
         lease: seconds.
+        slack: seconds from a fault's scheduled end to its deadline.
+        looks: start it with ``--look``.
+        code: where agent and injectors are; by default this tree.
+        path: what comes before that.
     """
 
-    def __init__(self, folder: Path, lease: float = 60.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        lease: float = 60.0,
+        *,
+        slack: float = 5.0,
+        looks: bool = False,
+        code: Path | None = None,
+        path: Iterable[Path] = (),
+    ) -> None:
         self.folder = folder
+        self.guardians: set[int] = set()
         self.seen: list[dict[str, Any]] = []
-        path = os.pathsep.join([str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        found = [*path, code] if code else [*path, ROOT, Path(__file__).parent]
         with (folder / "stderr").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", SCRIPT, str(lease)],
+                [sys.executable, "-P", "-c", SCRIPT, str(lease), str(slack), *(["--look"] if looks else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=os.environ | {"CHAOS_STATE": str(folder / "state"), "PYTHONPATH": path},
+                env=os.environ
+                | {
+                    "CHAOS_STATE": str(folder / "state"),
+                    "CHAOS_RUNTIME": str(folder / "run"),
+                    "PLANTED_FOLDER": str(folder),
+                    "PYTHONPATH": os.pathsep.join(map(str, found)),
+                },
             )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -57,6 +81,9 @@ class AgentProcess:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
+        for guardian in self.guardians:  # one that cannot undo what a test planted would try for minutes
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(guardian, signal.SIGKILL)
         self.input.close()
         self._output.close()
 
@@ -65,6 +92,8 @@ class AgentProcess:
         line = self._output.readline()
         message = json.loads(line) if line else {"event": "end"}
         self.seen.append(message)
+        if message.get("guardian") is not None:
+            self.guardians.add(message["guardian"])
         return message
 
     def say(self, **message: Any) -> int:
@@ -96,7 +125,7 @@ class AgentProcess:
 
     def arm(self, fault: str = "f1", *, duration: float | None = 60.0, **more: Any) -> dict[str, Any]:
         """Arm a planted fault."""
-        params = {key: more.pop(key) for key in ("fail", "left") if key in more}
+        params = {key: more.pop(key) for key in ("fail", "left", "device", "hang") if key in more}
         order: dict[str, Any] = {
             "implementation": PLANTED,
             "params": {"folder": str(self.folder), **params},
@@ -138,6 +167,23 @@ class AgentProcess:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
+    def orphan(self) -> None:
+        """SIGKILL to the guardian and the agent: nobody is left who could undo anything."""
+        self.process.send_signal(signal.SIGSTOP)  # else it would start another guardian
+        for guardian in self.guardians:
+            kill_and_wait(guardian)
+        self.murder()
+
     def gone(self, fault: str = "f1") -> None:
         """Nothing of a fault is left, neither effect nor record."""
         eventually(lambda: not self.effect(fault) and not self.record(fault).exists(), f"the end of {fault}")
+
+
+def kill_and_wait(pid: int) -> None:
+    """SIGKILL, and wait for the end, whether its parent reaps it or not."""
+    process = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        select.select([process], [], [])
+    finally:
+        os.close(process)

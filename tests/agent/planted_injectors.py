@@ -6,12 +6,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from injectors.contract import Evidence, InjectorError, Order, Phase, Support, Target, UndoRecord
+from injectors.contract import Evidence, InjectorError, Order, Phase, Stray, Support, Target, UndoRecord
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,15 @@ class PlantedParams:
         folder: where the fault is made and the calls are written down.
         fail: how often which call fails.
         left: how often the residue is not empty.
+        device: what it locks; by default something of its own.
+        hang: the call in which the whole process stops, as one does that is frozen.
     """
 
     folder: str
     fail: dict[str, int] = field(default_factory=dict)
     left: int = 0
+    device: str = ""
+    hang: str = ""
 
 
 class Planted:
@@ -34,6 +40,9 @@ class Planted:
 
     kind: ClassVar[str] = "test.planted"
     about: ClassVar[str] = "A file, for a time."
+    mechanism: ClassVar[str] = "A file named after the fault is made."
+    undoing: ClassVar[str] = "The file is removed."
+    proof: ClassVar[str] = "There is no such file."
     reversal: ClassVar[str] = "exact"
     targets: ClassVar[Any] = ("node",)
     duration: ClassVar[str] = "optional"
@@ -41,7 +50,6 @@ class Planted:
     Params: ClassVar[Any] = PlantedParams
 
     def __init__(self) -> None:
-        self._failures: dict[str, int] = {}
         self._left = 0
 
     def _called(self, name: str, record: UndoRecord) -> None:
@@ -58,11 +66,14 @@ class Planted:
         except FileNotFoundError:
             same = locked = False
         call = {"fault": record.fault, "call": name, "on_disk": same, "locked": locked, "effect": self._there(record)}
-        with Path(record.params["folder"], "calls.jsonl").open("a", encoding="utf-8") as log:
-            log.write(json.dumps({**call, "t": time.monotonic_ns()}) + "\n")
-        so_far = self._failures[name] = self._failures.get(name, 0) + 1
+        with Path(record.params["folder"], "calls.jsonl").open("a+", encoding="utf-8") as log:
+            log.write(json.dumps({**call, "t": time.monotonic_ns(), "pid": os.getpid()}) + "\n")
+            log.seek(0)
+            so_far = sum(json.loads(line)["call"] == name for line in log if f'"{record.fault}"' in line)
         if so_far <= record.params["fail"].get(name, 0):
             raise (OSError(5, "planted") if name != "plan" else InjectorError("planted"))
+        if record.params.get("hang") == name and so_far == 1:
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # to this thread: it gets no step further
 
     @staticmethod
     def _effect(record: UndoRecord) -> Path:
@@ -80,6 +91,9 @@ class Planted:
         record = UndoRecord.of(self, order, {"former": "none"})
         self._called("plan", record)
         return record
+
+    def devices(self, order: Order) -> tuple[str, ...]:
+        return (order.params.device or f"file:{order.params.folder}/{order.fault}",)
 
     def prepare(self, record: UndoRecord) -> None:
         self._called("prepare", record)
@@ -103,3 +117,16 @@ class Planted:
     def residue(self, record: UndoRecord) -> list[str]:
         self._left += 1
         return ["a planted rest"] if self._left <= record.params["left"] else []
+
+    def strays(self, target: Target) -> list[Stray]:
+        """Effects of whichever fault, in the folder that the environment names."""
+        folder = os.environ.get("PLANTED_FOLDER")
+        if folder is None:
+            return []
+        return [
+            Stray(f"file:{folder}/{file.stem}", f"the planted file {file.name}", {"path": str(file)})
+            for file in sorted(Path(folder).glob("*.effect"))
+        ]
+
+    def clear(self, stray: Stray) -> None:
+        Path(stray.where["path"]).unlink()

@@ -5,7 +5,6 @@ Each test runs a real agent over its pipe; the fault is a file, made by an injec
 
 from __future__ import annotations
 
-import fcntl
 import json
 import signal
 import time
@@ -16,6 +15,8 @@ import pytest
 from agent_process import PLANTED, AgentProcess
 from lab_help import eventually
 
+from chaos import __version__
+
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[AgentProcess]:
@@ -25,10 +26,10 @@ def agent(tmp_path: Path) -> Iterator[AgentProcess]:
 
 def test_a_fault_lives_in_the_order_of_the_contract(agent: AgentProcess) -> None:
     assert agent.hello["left"] == []
-    armed = agent.arm(duration=0.05)
+    at = time.monotonic_ns() + 500_000_000
+    armed = agent.arm(duration=0.05, at=at)
     assert armed["evidence"] == {"effective": False, "text": "there is no file", "numbers": {"there": False}}
     assert json.loads(agent.record().read_text()) == armed["record"]
-    at = time.monotonic_ns() + 50_000_000
     assert agent.fire(at=at)["effective"] is True
     ended = agent.event("ended")
     undone = agent.event("undone")
@@ -56,15 +57,28 @@ def test_the_promise_is_on_the_disk_and_locked_before_the_first_change_and_to_th
     assert all(call["on_disk"] and call["locked"] for call in rest), rest
 
 
-def test_the_record_says_until_when_and_is_written_anew_for_a_later_instant(agent: AgentProcess) -> None:
+def test_the_record_says_until_when_whose_and_by_whom(agent: AgentProcess) -> None:
     at = time.monotonic_ns()
     record = agent.arm(at=at, duration=2.0)["record"]
     assert record["deadline_ns"] == at + 7_000_000_000
-    assert (record["owner"], record["boot"]) == ("a-run", agent.hello["boot"])
-    later = time.monotonic_ns() + 30_000_000
-    agent.fire(at=later)
-    assert json.loads(agent.record().read_text())["deadline_ns"] == later + 7_000_000_000
-    assert all(call["on_disk"] and call["locked"] for call in agent.calls()[1:])
+    assert (record["owner"], record["boot"], record["agent"]) == ("a-run", agent.hello["boot"], __version__)
+    assert record["devices"] == [f"file:{agent.folder}/f1"]
+
+
+def test_a_later_instant_than_it_was_armed_for_is_refused(agent: AgentProcess) -> None:
+    """The deadline on the disk follows from the instant that it was armed for."""
+    at = time.monotonic_ns()
+    agent.arm(at=at)
+    assert "was armed for an earlier instant" in agent.ask("fire", fault="f1", at=at + 1)["error"]
+    assert agent.fire(at=at)["effective"] is True
+
+
+def test_an_order_that_comes_too_late_to_end_by_the_deadline_makes_nothing(agent: AgentProcess) -> None:
+    agent.arm(at=time.monotonic_ns() - 4_100_000_000)
+    agent.ask("fire", fault="f1", at=0)
+    assert "its instant had passed 4." in agent.event("failed")["error"]
+    assert agent.event("undone")["residue"] == []
+    assert "inject" not in agent.names()
 
 
 def test_without_a_record_nothing_is_made(agent: AgentProcess) -> None:
@@ -120,17 +134,22 @@ def test_an_undo_that_fails_is_tried_again(agent: AgentProcess) -> None:
     assert not agent.record().exists()
 
 
-def test_the_record_stays_while_anything_is_left_and_the_next_agent_tries_again(agent: AgentProcess) -> None:
+def test_the_record_stays_while_anything_is_left_and_others_try_again(agent: AgentProcess) -> None:
     agent.arm(duration=0.02, left=99)
     agent.fire()
     assert agent.event("undone")["residue"] == ["a planted rest"]
     assert agent.record().exists()
     assert "is held here already" in agent.arm()["error"], "its record would be lost"
-    agent.ask("bye")
-    agent.end()
+    assert "is taken by fault f1 of run a-run" in agent.arm("f2", device=f"file:{agent.folder}/f1")["error"]
+    agent.orphan()
     with AgentProcess(agent.folder) as following:
-        assert following.hello["left"] == ["a planted rest"]
+        assert following.hello["left"] == ["fault f1: a planted rest"]
+        assert following.hello["swept"] == [
+            {"fault": "f1", "kind": "test.planted", "owner": "a-run", "residue": ["fault f1: a planted rest"]}
+        ]
         assert following.record().exists()
+        error = following.arm("f2")["error"]
+        assert error == "this node still has a former fault: fault f1: a planted rest; chaos sweep clears it"
         following.ask("bye")
         following.end()
     record = json.loads(agent.record().read_text())
@@ -138,6 +157,7 @@ def test_the_record_stays_while_anything_is_left_and_the_next_agent_tries_again(
     agent.record().write_text(json.dumps(record))
     with AgentProcess(agent.folder) as last:
         assert last.hello["left"] == []
+        assert [each["fault"] for each in last.hello["swept"]] == ["f1"]
         assert not last.record().exists()
 
 
@@ -161,8 +181,9 @@ def test_disarmed_before_it_is_fired_it_is_never_made(agent: AgentProcess) -> No
 
 
 def test_disarmed_while_it_waits_for_its_instant_it_is_never_made(agent: AgentProcess) -> None:
-    agent.arm()
-    agent.ask("fire", fault="f1", at=time.monotonic_ns() + 60_000_000_000)
+    later = time.monotonic_ns() + 60_000_000_000
+    agent.arm(at=later)
+    agent.ask("fire", fault="f1", at=later)
     agent.ask("disarm", fault="f1")
     agent.event("undone")
     assert "inject" not in agent.names()
@@ -252,10 +273,10 @@ def test_a_goodbye_undoes_even_what_was_to_be_held(agent: AgentProcess) -> None:
 # -- killed -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_agents_fault_is_undone_by_the_next_from_the_record_alone(agent: AgentProcess) -> None:
+def test_an_orphaned_fault_is_undone_by_the_next_agent_from_the_record_alone(agent: AgentProcess) -> None:
     agent.arm()
     agent.fire()
-    agent.murder()
+    agent.orphan()
     assert agent.effect()
     assert agent.record().exists()
     with AgentProcess(agent.folder) as following:
@@ -286,38 +307,59 @@ def test_a_record_of_a_newer_version_is_refused_and_left_alone_and_the_others_ar
     for fault in ("a", "z"):
         agent.arm(fault)
         agent.fire(fault)
-    agent.murder()
-    newer = json.dumps(json.loads(agent.record("a").read_text()) | {"version": 2, "fault": "m", "more": 1})
+    agent.orphan()
+    record = json.loads(agent.record("a").read_text())
+    newer = json.dumps(record | {"version": 3, "fault": "m", "more": 1, "agent": "9.1"})
     agent.record("m").write_text(newer)
     with AgentProcess(agent.folder) as following:
-        assert following.hello == {
-            "event": "hello",
-            "error": f"{agent.record('m')}: the undo record has version 2, this program reads version 1",
-        }
-        assert following.end() == 1
+        [left] = following.hello["left"]
+        assert left == (
+            f"an undo record cannot be read, so nobody knows what to undo: {agent.record('m')}: the undo record has "
+            "version 3 (written by agent 9.1), this program reads up to 2: undo it with that agent's version or a "
+            "newer one"
+        )
+        assert left in following.arm("new")["error"]
     assert agent.record("m").read_text() == newer
     for fault in ("a", "z"):
         agent.gone(fault)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 1}', '{"version": 1, "unknown": 2}'])
-def test_a_record_that_is_none_is_refused_by_name(tmp_path: Path, text: str) -> None:
+def test_a_record_of_an_older_version_is_undone_after_an_upgrade(agent: AgentProcess) -> None:
+    agent.arm()
+    agent.fire()
+    agent.orphan()
+    record = json.loads(agent.record().read_text()) | {"version": 1}
+    del record["devices"], record["agent"]
+    agent.record().write_text(json.dumps(record))
+    with AgentProcess(agent.folder) as following:
+        assert following.hello["left"] == []
+        agent.gone()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"version": true}', '{"version": 1, "unknown": 2}'])
+def test_a_record_that_is_none_is_told_by_name_and_never_taken_for_clean(tmp_path: Path, text: str) -> None:
+    """A record cut short, or written over by somebody."""
     path = tmp_path / "state/faults/broken.json"
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with AgentProcess(tmp_path) as agent:
-        assert agent.hello["error"].startswith(f"{path}: ")
-        assert len(agent.hello["error"].splitlines()) == 1
+        [left] = agent.hello["left"]
+        assert f" {path}: " in left
+        assert len(left.splitlines()) == 1
+        assert left in agent.arm()["error"]
+        answer = agent.ask("sweep", implementations=[])
+        assert answer["unknown"] == [left]
+    assert path.read_text() == text
 
 
 def test_an_orphan_whose_injector_is_gone_is_told_and_kept(agent: AgentProcess) -> None:
     agent.arm("f1")
-    agent.murder()
+    agent.orphan()
     record = json.loads(agent.record().read_text())
     agent.record().write_text(json.dumps(record | {"implementation": "no_such_module:Thing"}))
     with AgentProcess(agent.folder) as following:
         [left] = following.hello["left"]
-        assert left.startswith("fault f1: this agent has no injector no_such_module:Thing")
+        assert left.startswith("fault f1 is not undone: this agent has no injector no_such_module:Thing")
         assert following.record().exists()
 
 
@@ -370,7 +412,9 @@ def test_many_faults_one_after_the_other_then_goodbye(agent: AgentProcess) -> No
         ({"op": "disarm", "fault": "f9"}, "no fault f9 was armed here"),
         ({"op": "arm", "fault": "f9"}, "'implementation' is missing"),
         ({"op": "probe", "implementation": "nowhere:X", "params": {}, "target": {}}, "has no injector nowhere:X"),
-        ({"op": "probe", "implementation": "", "params": {}, "target": {}}, "Empty module name"),
+        ({"op": "probe", "implementation": "", "params": {}, "target": {}}, "has no injector : Empty module name"),
+        ({"op": "status", "fault": "../../etc/passwd"}, "is no fault's id"),
+        ({"op": "status", "fault": 5}, "is no fault's id"),
         ({"op": "probe", "implementation": PLANTED, "params": {"no": 1}, "target": {}}, "unexpected keyword argument"),
         ({"op": "probe", "implementation": PLANTED, "params": {"folder": ""}, "target": 5}, "item assignment"),
         (
@@ -455,18 +499,3 @@ def test_a_state_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     with AgentProcess(tmp_path) as agent:
         assert "Not a directory" in agent.hello["error"]
         assert agent.end() == 1
-
-
-def test_only_locked_records_are_held(tmp_path: Path) -> None:
-    """A lock is what says that somebody lives; here the test is the one who holds it."""
-    with AgentProcess(tmp_path) as agent:
-        agent.arm()
-        agent.fire()
-        agent.murder()
-    with agent.record().open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with AgentProcess(tmp_path) as other:
-            assert other.hello["left"] == []
-            assert other.effect()
-    with AgentProcess(tmp_path) as other:
-        other.gone()

@@ -73,6 +73,8 @@ def test_the_schema_accepts_the_shipped_experiments():
         (("run", "nosuch.yaml"), "nosuch.yaml"),
         (("report", "nosuch"), "there is no run 'nosuch'"),
         (("explain", "nosuch"), "chaos runs lists"),
+        (("replay", "nosuch"), "there is no run 'nosuch'"),
+        (("run", "nvswitch", "--json"), "--json is for a plan: add --dry-run"),
         (("lab", "show", "nosuch"), "there is no lab 'nosuch'"),
         (("lab", "down", "no/such"), "is no name for a lab"),
         (("lab", "up", "x", "--nodes", "9999"), "1 to 200 nodes are possible"),
@@ -85,6 +87,52 @@ def test_bad_input_is_one_line_with_the_remedy_and_exit_code_2(arguments, expect
     assert done.returncode == 2, done.stdout
     assert expected in done.stderr
     assert done.stderr.strip().count("\n") == 0, done.stderr
+
+
+def test_a_dry_run_prints_the_whole_plan_and_starts_nothing(tmp_path):
+    done = chaos("run", "storm", "--dry-run", "--seed", "7", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("seed       7", "dark@2/node", "at an instant", "kill/rank", "pidfd", "nftables", "SIGCONT"):
+        assert word in done.stdout
+    for guard in ("nodes", "devices", "share", "at_once"):
+        assert f"{guard}_at_most" in done.stdout
+    assert all(f"\n  {guard} " in done.stdout for guard in ("protect", "allowed", "stop_if"))
+    assert "Nothing was started." in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_gives_the_plan_to_machines():
+    done = chaos("run", "storm", "--dry-run", "--json", "--seed", "8")
+    plan = json.loads(done.stdout)
+    assert (plan["schema"], plan["seed"], len(plan["faults"])) == ("chaos.plan/1", 8, 5)
+    kill = next(fault for fault in plan["faults"] if fault["name"].startswith("kill/rank"))
+    assert kill["params"] == {"signal": "KILL"} and kill["drawn"] is True and kill["reality"] is None
+    assert 13 <= kill["after_s"] <= 13.5
+    assert all(kill[key].endswith(".") for key in ("mechanism", "undo", "residue_check"))
+    assert {limit["guard"]: limit["problem"] for limit in plan["limits"]}["at_once_at_most"] is None
+    assert plan["stop_if"] == ["workload.alive is false, for 30s"]
+
+
+def test_a_dry_run_tells_what_chance_left_out_and_which_limit_forbids_the_run(tmp_path):
+    path = tmp_path / "over.yaml"
+    path.write_text(
+        "experiment: over\nlab: {nodes: 2, gpus: 2}\nworkload: {reference: llama-bytes}\n"
+        "faults:\n"
+        "  - {name: off, inject: power.off, on: {node: all}, pick: one, after: 1s, for: 1s, every: 2s, times: 9}\n"
+        "  - {name: never, inject: power.off, on: {node: 0}, after: 1s, for: 1s, probability: 0%}\n"
+        "guards: {nodes_at_most: 1}\n"
+    )
+    done = chaos("run", str(path), "--dry-run", "--seed", "1")
+    assert done.returncode == 2
+    assert "not drawn: never, on node 0 (probability 0%)" in done.stdout
+    assert "OVER" in done.stdout
+    assert done.stderr == (
+        "chaos: the faults touch 2 nodes (node 0, node 1), guards.nodes_at_most allows 1: "
+        "allow that many, or aim at fewer\n"
+    )
+    refused = chaos("run", str(path), "--seed", "1", "--runs", str(tmp_path / "runs"))
+    assert (refused.returncode, refused.stderr) == (2, done.stderr)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_without_torch_a_run_says_how_to_get_it_and_starts_nothing(tmp_path):

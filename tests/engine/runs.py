@@ -81,12 +81,13 @@ class Started:
         experiment: Path | str,
         runs: Path,
         *options: str,
+        by: str = "run",
         before: Sequence[str] = (),
         stdout: int = subprocess.PIPE,
         stderr: int = subprocess.STDOUT,
     ) -> None:
         self.runs = runs
-        command = [sys.executable, "-m", "chaos", "run", str(experiment), "--runs", str(runs), *options]
+        command = [sys.executable, "-m", "chaos", by, str(experiment), "--runs", str(runs), *options]
         self.process = subprocess.Popen(
             [*before, *command], stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, text=True
         )
@@ -122,6 +123,12 @@ class Started:
 def run(experiment: Path | str, runs: Path, *options: str) -> Finished:
     """Run an experiment to its end."""
     return Started(experiment, runs, *options).finish()
+
+
+def replay(finished: Finished, runs: Path) -> Finished:
+    """Repeat a run to its end."""
+    assert finished.folder is not None, finished.output
+    return Started(finished.folder, runs, by="replay").finish()
 
 
 # In the environment of everything that a test of this session starts; whatever else runs on the machine lacks it.

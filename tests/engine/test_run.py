@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.engine.runs import BLACKHOLE, KILL, Started, document, processes, run, wait_gone
+from tests.engine.runs import BLACKHOLE, KILL, Started, document, processes, replay, run, wait_gone
 
 pytestmark = [pytest.mark.lab, pytest.mark.train, pytest.mark.usefixtures("nothing_left")]
 
@@ -52,6 +52,39 @@ def test_a_killed_rank_is_replaced_and_the_state_is_that_of_an_undisturbed_run(t
     assert card["consistency"]["disagreed"] == 0
     assert card["consistency"]["replayed"]["disagreed"] == 0
     assert [survivor["rank"] for survivor in card["rto"]["survivors"]] == [0]
+
+
+STORM = (
+    "[{name: hole, inject: fabric.blackhole, on: {node: 0}, with: {from: gpu0, to: gpu1}, after: 200ms, for: 200ms, "
+    "every: 1s, times: 2, jitter: 300ms}, "
+    "{name: stop, inject: process.signal, on: {rank: all}, pick: one, with: {signal: STOP}, after: 2s, for: 200ms}]"
+)
+
+
+def test_a_replay_breaks_the_same_at_the_same_instants(tmp_path):
+    first = run(document(tmp_path, STORM), tmp_path / "runs", "--seed", "3")
+    again = replay(first, tmp_path / "again")
+    plans = [next(event for event in each.journal if event["e"] == "plan") for each in (first, again)]
+    assert [plan["seed"] for plan in plans] == [3, 3]
+    faults = [[{**fault, "id": None} for fault in plan["faults"]] for plan in plans]
+    assert faults[0] == faults[1]
+    assert len({fault["id"] for plan in plans for fault in plan["faults"]}) == 6
+    assert [fault["name"][:6] for fault in faults[0]] == ["hole", "hole@2", "stop/r"]
+    for each in (first, again):
+        assert [fault["witness"]["effective"] for fault in each.card["faults"]] == [True] * 3, each.output
+        late = [event["scheduled_ns"] for event in each.faults("fired")]
+        planned = [fault["after_s"] for fault in faults[0]]
+        assert late[1] - late[0] == pytest.approx((planned[1] - planned[0]) * 1e9, abs=1e6)
+
+
+def test_a_rank_that_has_moved_to_a_protected_node_is_not_touched_there(tmp_path):
+    path = document(tmp_path, KILL.replace("after", "every: 3s, times: 2, after"), spares=1)
+    path.write_text(path.read_text(encoding="utf-8") + "guards: {protect: {labels: [spare]}}\n", encoding="utf-8")
+    finished = run(path, tmp_path / "runs")
+    [failed] = finished.faults("failed")
+    assert failed["error"] == "rank 1 runs on node 1 by now, which guards.protect forbids"
+    assert len(finished.faults("fired")) == 1
+    assert finished.code == 3, finished.output
 
 
 def test_a_failed_gate_starts_nothing(tmp_path):

@@ -42,7 +42,7 @@ def fault(text: str) -> str:
         ),
         (
             "inject: power.off, on: {node: 0}, after: 1s, for: 1s, »duration: 5s",
-            "unknown key 'duration'; write one of after, for, inject, name, on, probability, with",
+            "unknown key 'duration'; write one of after, every, for, inject, jitter, name, on, pick,",
         ),
         (
             "inject: power.off, on: {node: 0}, after: 1s, for: 1s, »with_: {}",
@@ -185,8 +185,8 @@ def test_a_fault_may_be_aimed_at_whatever_the_lab_has(load_text: Load, kind: str
     [
         ("power.off", "{node: »3}", "found node 3, but the lab has nodes 0 to 2 (1 spare among them)"),
         ("power.off", "{node: »-1}", "found -1; write 0 or more"),
-        ("power.off", "{node: »true}", "found true; write a whole number"),
-        ("power.off", "{node: »all}", "found 'all'; write a whole number"),
+        ("power.off", "{node: »true}", "found true; write a whole number, a list of them, or 'all'"),
+        ("power.off", "{node: »every}", "found 'every'; write a whole number, a list of them, or 'all'"),
         ("power.off", "{»rack: 1}", "unknown key 'rack'; did you mean 'rank'?"),
         ("power.off", "{»rank: 1}", "found 'rank', but power.off is aimed with on: {node: 0}"),
         ("power.off", "»{}", "found no target; power.off is aimed with on: {node: 0}"),

@@ -9,6 +9,7 @@ import pytest
 from experiment_documents import CATALOGUE, MINIMAL, Load
 from jsonschema import Draft202012Validator
 
+from chaos.engine.catalogue import catalogue
 from chaos.experiment import json_schema
 from chaos.experiment.nodes import plain
 from chaos.experiment.reader import compose
@@ -39,8 +40,8 @@ def problems(validator: Draft202012Validator, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_the_shipped_experiments_fit_the_schema(validator: Draft202012Validator, path: Path) -> None:
-    assert problems(validator, path.read_text(encoding="utf-8")) == []
+def test_the_shipped_experiments_fit_the_schema(path: Path) -> None:
+    assert problems(Draft202012Validator(json_schema(catalogue())), path.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,13 @@ def test_the_shipped_experiments_fit_the_schema(validator: Draft202012Validator,
         "steady_state: {hold: [{probe: http, url: 'http://x', value: json, pointer: a.0, one_of: [a, 1, null]}]}",
         "steady_state: {hold: [{probe: file, path: x, value: age, at_most: 10s}]}",
         "guards: {nodes_at_most: 1, stop_if: [{probe: workload.alive, is: false, for: 30s}]}",
+        "faults: [{inject: power.off, on: {node: [0, 2]}, pick: 1, after: 0, for: 1s, every: 2s, times: 3, jitter: 0}]",
+        "faults: [{inject: process.signal, on: {rank: all}, pick: one, after: 0, with: {signal: KILL}}]",
+        "faults: [{inject: device.reset, on: {node: all, gpu: [1]}, pick: 50%, after: 0}]",
+        "faults: [{inject: device.reset, on: {node: '${SEED}', gpu: [0]}, after: 0}]",
+        "guards: {devices_at_most: 1, share_at_most: 25%, at_once_at_most: 2, protect: {nodes: [1], labels: [spare]}}",
+        "guards: {allowed: {from: 22:00, to: 06:00}}",
+        "guards: {allowed: [{from: 00:00, to: 24:00, days: [sat, sun], zone: Europe/Berlin}]}",
         "seed: ${SEED}\nat_most: ${BOUND:-2m}\nguards: {nodes_at_most: '${NODES:-1}'}",
         "steady_state: {hold: [{probe: workload.throughput, at_least: '${SHARE:-95}%', of: baseline}]}",
     ],
@@ -116,6 +124,17 @@ def test_what_loads_fits_the_schema(validator: Draft202012Validator, load_text: 
         "guards: {stop_if: {probe: workload.alive, is: false, for: 30}}",
         "guards: {stop_if: {probe: workload.alive, is: false, when: [after]}}",
         "guards: {nodes_at_most: many}",
+        "faults: [{inject: power.off, on: {node: []}, after: 0, for: 1s}]",
+        "faults: [{inject: power.off, on: {node: [1, 1]}, after: 0, for: 1s}]",
+        "faults: [{inject: power.off, on: {node: ALL}, after: 0, for: 1s}]",
+        "faults: [{inject: power.off, on: {node: 0}, pick: two, after: 0, for: 1s}]",
+        "faults: [{inject: power.off, on: {node: 0}, every: 2s, after: 0, for: 1s}]",
+        "faults: [{inject: power.off, on: {node: 0}, every: 2s, times: 0, after: 0, for: 1s}]",
+        "guards: {share_at_most: 0.25}",
+        "guards: {protect: {node: [1]}}",
+        "guards: {allowed: {from: '25:00', to: '06:00'}}",
+        "guards: {allowed: {from: '22:00'}}",
+        "guards: {allowed: [{from: '22:00', to: '23:00', days: [monday]}]}",
     ],
 )
 def test_what_an_editor_can_tell_is_refused_by_the_schema(validator: Draft202012Validator, lines: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from chaos.experiment import Catalogue, Experiment, load
+from chaos.engine.catalogue import catalogue
+from chaos.experiment import Experiment, load
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 NAMES = {
@@ -17,16 +18,18 @@ NAMES = {
     "node-loss",
     "nvswitch",
     "nvswitch-flap",
+    "pcie-throttle",
     "rank-hang",
     "rank-kill",
     "rank-kill-restart",
+    "storm",
     "undisturbed",
 }
 
 
 @pytest.fixture(scope="module")
-def shipped(catalogue: Catalogue) -> dict[str, Experiment]:
-    return {path.stem: load(path, catalogue, {}) for path in sorted(FOLDER.glob("*.yaml"))}
+def shipped() -> dict[str, Experiment]:
+    return {path.stem: load(path, catalogue(), {}) for path in sorted(FOLDER.glob("*.yaml"))}
 
 
 def test_all_of_them_load(shipped: dict[str, Experiment]) -> None:
@@ -45,7 +48,7 @@ def test_all_of_them_run_the_same_job_and_hold_the_same_hypothesis(shipped: dict
 PATH = {"source": "gpu0", "to": "gpu1", "direction": "both"}
 KILL, STOP = {"signal": "KILL"}, {"signal": "STOP"}
 # Of each fault: its kind, target and parameters, when it starts and how long it lasts (s).
-Broken = tuple[str, dict[str, Any], dict[str, str], float, float | None]
+Broken = tuple[str, dict[str, Any], dict[str, Any], float, float | None]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,7 @@ Broken = tuple[str, dict[str, Any], dict[str, str], float, float | None]
             [("fabric.blackhole", {"node": 0}, PATH, after, 0.3) for after in (1.0, 1.65, 2.3, 2.95)],
             1,
         ),
+        ("pcie-throttle", "peer", [("pcie.throttle", {"node": 0, "gpu": 1}, {"rate": 20e6}, 1.0, 0.5)], 1),
         ("rank-kill", "peer", [("process.signal", {"rank": 1}, KILL, 1.0, None)], 1),
         ("rank-kill-restart", "restart", [("process.signal", {"rank": 1}, KILL, 1.0, None)], 1),
         ("rank-hang", "peer", [("process.signal", {"rank": 1}, STOP, 1.0, 2.0)], 1),
@@ -98,6 +102,18 @@ def test_faults_that_are_meant_to_be_one_are_judged_as_one_and_others_apart(ship
         gaps = [later.after - each.after - (each.for_ or 0) for each, later in pairwise(experiment.faults)]
         together = name in ("nvswitch-flap", "double-fault")
         assert all((gap <= experiment.score.hold) is together for gap in gaps), name
+
+
+def test_the_faults_of_the_storm_are_apart_however_they_are_drawn(shipped: dict[str, Experiment]) -> None:
+    storm = shipped["storm"]
+    spans = sorted(
+        (start, start + fault.jitter + (fault.for_ or 0))
+        for fault in storm.faults
+        for number in range(fault.times or 1)
+        for start in [fault.after + number * (fault.every or 0)]
+    )
+    assert len(spans) == 5 and storm.seed is not None
+    assert all(later - end > storm.score.hold for (_, end), (later, _) in pairwise(spans))
 
 
 def test_the_control_breaks_nothing(shipped: dict[str, Experiment]) -> None:

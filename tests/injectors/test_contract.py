@@ -16,6 +16,7 @@ INJECTORS = catalogue.injectors()
 EACH = pytest.mark.parametrize("made_by", INJECTORS.values(), ids=list(INJECTORS))
 EXAMPLES = {
     "fabric.blackhole": {"source": "gpu0", "to": "gpu1"},
+    "pcie.throttle": {"rate": 20e6},
     "process.signal": {"signal": "STOP"},
     "power.off": {},
 }
@@ -28,7 +29,8 @@ def test_ours_are_installed() -> None:
 @EACH
 def test_it_says_what_it_is(made_by: type[Injector]) -> None:
     assert INJECTORS[made_by.kind] is made_by
-    assert made_by.about.endswith(".")
+    for told in (made_by.about, made_by.mechanism, made_by.undoing, made_by.proof):
+        assert told.endswith(".") and told[0].isupper()
     assert made_by.reversal in ("exact", "self", "none")
     assert made_by.duration in ("required", "optional", "none")
     assert made_by.runs_on in ("node", "controller")
@@ -62,21 +64,29 @@ def test_the_catalogue_that_documents_see_is_the_same(made_by: type[Injector]) -
 
 
 @pytest.mark.parametrize("kind", sorted(EXAMPLES))
-def test_a_record_survives_json(kind: str) -> None:
+def test_a_record_survives_json(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by = INJECTORS[kind]
+    monkeypatch.setattr(made_by, "devices", lambda self, order: ("a device",))  # the real ones look at the node
     order = Order("f1", made_by.Params(**EXAMPLES[kind]), Target(node=0, namespaces={"gpu0": "/proc/1/fd/5"}), 0.5)
     record = UndoRecord.of(made_by(), order, {"former": [1, "two", None]})
     again = UndoRecord.from_dict(json.loads(json.dumps(record.as_dict())))
     assert again == record
+    assert again.devices == ["a device"]
     assert again.implementation == catalogue.implementation(kind)
     assert made_by.Params(**again.params) == order.params
     assert Target(**again.target) == order.target
 
 
-@pytest.mark.parametrize("version", [None, 0, RECORD_VERSION + 1, "1"])
-def test_a_record_of_another_version_is_refused(version: object) -> None:
-    with pytest.raises(InjectorError, match=f"version {version}, this program reads version {RECORD_VERSION}"):
+@pytest.mark.parametrize("version", [None, 0, "1", True])
+def test_what_has_no_version_is_no_record(version: object) -> None:
+    with pytest.raises(InjectorError, match="this is no undo record: it has no version"):
         UndoRecord.from_dict({"version": version})
+
+
+def test_a_record_of_a_newer_version_is_refused_and_says_who_wrote_it() -> None:
+    told = rf"version {RECORD_VERSION + 1} \(written by agent 9\.1\), this program reads up to {RECORD_VERSION}"
+    with pytest.raises(InjectorError, match=told):
+        UndoRecord.from_dict({"version": RECORD_VERSION + 1, "agent": "9.1"})
 
 
 def test_what_is_no_record_is_refused() -> None:

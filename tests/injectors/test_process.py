@@ -14,7 +14,7 @@ from lab_help import eventually
 
 from injectors import kernel, process
 from injectors.contract import InjectorError, Order, Target, UndoRecord
-from injectors.process import Signal, SignalParams, start_ticks
+from injectors.process import Signal, SignalParams
 
 BUSY = "print('ready', flush=True)\nwhile True: pass"
 HANDLES = (
@@ -28,8 +28,10 @@ Start = Callable[[str], "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a Python script and waits until it runs."""
+    # The test's process stands in for the agent, and what it starts for the job, which no agent starts.
+    monkeypatch.setattr(process, "_child_of_ours", lambda pid: False)
     started: list[subprocess.Popen[bytes]] = []
 
     def run(script: str) -> subprocess.Popen[bytes]:
@@ -48,7 +50,7 @@ def start() -> Iterator[Start]:
 
 
 def process_of(pid: int) -> dict[str, int]:
-    ticks = start_ticks(pid)
+    ticks = kernel.start_ticks(pid)
     assert ticks is not None
     return {"pid": pid, "start": ticks, "pidns": Path("/proc/self/ns/pid").stat().st_ino}
 
@@ -83,7 +85,7 @@ def test_stop_holds_a_busy_process_until_it_is_continued(start: Start) -> None:
     injector, record = prepared("STOP", child.pid, 60.0)
     assert injector.witness(record, "before", 0.1).effective is False
     injector.inject(record)
-    eventually(lambda: process._stat(child.pid)[0] == "T", "the stopped process")
+    eventually(lambda: kernel.stat_fields(child.pid)[0] == "T", "the stopped process")
     during = injector.witness(record, "during", 0.1)
     assert during.effective is True, during
     assert during.numbers == {"state": "T", "cpu_ticks": 0}
@@ -177,21 +179,21 @@ def test_an_id_that_was_given_to_another_is_never_hit(start: Start, monkeypatch:
     with pytest.raises(InjectorError, match="its id was given to another"):
         Signal().prepare(record)
     os.kill(child.pid, signal.SIGSTOP)
-    eventually(lambda: process._stat(child.pid)[0] == "T", "the innocent process, stopped by somebody else")
+    eventually(lambda: kernel.stat_fields(child.pid)[0] == "T", "the innocent process, stopped by somebody else")
     assert Signal().residue(record) == []
     Signal().undo(record)
-    assert process._stat(child.pid)[0] == "T", "a SIGCONT would have hit it"
+    assert kernel.stat_fields(child.pid)[0] == "T", "a SIGCONT would have hit it"
 
 
 def test_of_another_boot_nothing_is_left(start: Start) -> None:
     child = start(IDLE)
     injector, record = prepared("STOP", child.pid, 60.0)
     injector.inject(record)
-    eventually(lambda: process._stat(child.pid)[0] == "T", "the stopped process")
+    eventually(lambda: kernel.stat_fields(child.pid)[0] == "T", "the stopped process")
     record.boot = "another"
     injector.undo(record)
     assert injector.residue(record) == []
-    assert process._stat(child.pid)[0] == "T"
+    assert kernel.stat_fields(child.pid)[0] == "T"
 
 
 @pytest.mark.control
@@ -200,7 +202,31 @@ def test_nobody_hits_itself_or_what_is_above() -> None:
     while pid > 0:
         with pytest.raises(InjectorError, match=f"process {pid} is this agent or above it: it is never hit"):
             Signal().plan(ordered("KILL", process_of(pid)))
-        pid = int(process._stat(pid)[1])
+        pid = int(kernel.stat_fields(pid)[1])
+
+
+@pytest.mark.control
+@pytest.mark.parametrize("script", [IDLE, f"import subprocess, sys; subprocess.run([sys.executable, '-c', {IDLE!r}])"])
+def test_what_the_agent_has_started_is_never_hit(script: str) -> None:
+    """Its guardian, that is; and what its children have started."""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        states = {pid: kernel.stat_fields(pid) for pid in kernel.processes()}
+        family = [pid for pid, fields in states.items() if fields and int(fields[3]) == child.pid]  # by session
+        for pid in family:
+            with pytest.raises(InjectorError, match=f"process {pid} was started by this agent, such as its guardian"):
+                Signal().plan(ordered("KILL", process_of(pid)))
+        os.killpg(child.pid, signal.SIGKILL)
+    assert len(family) == (1 if script == IDLE else 2)
+
+
+def test_the_process_itself_is_what_is_locked(start: Start) -> None:
+    child = start(IDLE)
+    there = process_of(child.pid)
+    _, record = prepared("KILL", child.pid)
+    assert record.devices == [f"process:{there['pidns']}:{child.pid}:{there['start']}"]
+    assert Signal().strays(Target(node=0)) == [], "it bears no mark"
 
 
 def test_another_pid_namespace_is_refused(start: Start) -> None:
@@ -222,7 +248,7 @@ def test_a_launcher_is_called_so_and_continued_like_any_rank(start: Start) -> No
     record.boot = kernel.boot_id()
     injector.prepare(record)
     injector.inject(record)
-    eventually(lambda: process._stat(child.pid)[0] == "T", "the stopped launcher")
+    eventually(lambda: kernel.stat_fields(child.pid)[0] == "T", "the stopped launcher")
     assert injector.witness(record, "during", 0.1).effective is True
     assert injector.residue(record) == [f"process {child.pid} (the launcher) is still stopped"]
     stranger, again = Signal(), UndoRecord.from_dict(record.as_dict())
@@ -248,7 +274,7 @@ def test_a_record_from_before_there_were_roles_is_undone(start: Start) -> None:
     child = start(IDLE)
     injector, record = prepared("STOP", child.pid, 60.0)
     injector.inject(record)
-    eventually(lambda: process._stat(child.pid)[0] == "T", "the stopped process")
+    eventually(lambda: kernel.stat_fields(child.pid)[0] == "T", "the stopped process")
     del record.target["role"]
     assert injector.residue(record) == [f"process {child.pid} (rank 3) is still stopped"]
     injector.undo(record)
@@ -268,7 +294,7 @@ def test_a_command_name_may_hold_spaces_and_brackets() -> None:
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        assert int(process._stat(child.pid)[1]) == os.getpid()
+        assert int(kernel.stat_fields(child.pid)[1]) == os.getpid()
         child.kill()
 
 
@@ -292,7 +318,7 @@ def test_a_continuation_that_was_not_sent_is_found_out(start: Start, monkeypatch
     child = start(IDLE)
     injector, record = prepared("STOP", child.pid, 60.0)
     injector.inject(record)
-    eventually(lambda: process._stat(child.pid)[0] == "T", "the stopped process")
+    eventually(lambda: kernel.stat_fields(child.pid)[0] == "T", "the stopped process")
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
     injector.undo(record)
     assert injector.residue(record) == [f"process {child.pid} (rank 3) is still stopped"]

@@ -328,6 +328,21 @@ def storm() -> Run:
     return run.end()
 
 
+def long_storm() -> Run:
+    """Twenty faults, each judged by itself; the fifth costs the most."""
+    names = [f"{what}@{n}/rank{n % 4}" if n > 1 else f"{what}/rank1" for n in range(1, 11) for what in ("dark", "kill")]
+    run = Run(faults=[planned(name, number) for number, name in enumerate(names)])
+    at = _until_fault(run)
+    for number in range(len(names)):
+        run.fault(number, at, 300 * MS)
+        run.job.regroup(at, 410 if number == 4 else 120 + 10 * (number % 3), run.job.step - 1)
+        at += 4 * S
+        run.job.until(at)
+    run.write("phase", run.job.t, phase="settle")
+    run.job.until(run.job.t + S)
+    return run.end()
+
+
 SAMPLES: dict[str, tuple[Callable[[], Run], str]] = {
     "passing": (passing, "pass"),
     "slow": (slow, "fail"),
@@ -341,4 +356,5 @@ SAMPLES: dict[str, tuple[Callable[[], Run], str]] = {
     "never_began": (never_began, "error"),
     "control": (control, "pass"),
     "storm": (storm, "fail"),
+    "long_storm": (long_storm, "pass"),
 }

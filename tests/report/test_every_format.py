@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 import pytest
-from report_samples import SAMPLES, Run, passing, slow, storm
+from report_samples import SAMPLES, Run, long_storm, passing, slow, storm
 
 from chaos.report import explain, figures, html, junit, markdown, render
 
@@ -173,3 +173,14 @@ def test_text_from_a_run_cannot_become_markup(tmp_path):
     suite = Xml.fromstring(xml)
     assert suite.find("testsuite").get("name").startswith("<script>alert(1)</script>")
     assert "\x00" not in xml
+
+
+def test_of_many_recoveries_the_worst_is_shown_and_the_others_are_folded_away():
+    run = long_storm()
+    page = html.page(run.card, run.journal, run.steps)
+    worst = run.card["rto"]["fault"]
+    assert worst == "dark@3/rank3"
+    assert re.findall("<h3>Around (.*)</h3>", page) == [worst]
+    assert len(re.findall("<summary>Around .*</summary>", page)) == 19
+    few = storm()
+    assert "<summary>Around" not in html.page(few.card, few.journal, few.steps)

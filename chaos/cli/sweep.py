@@ -1,0 +1,75 @@
+"""The command ``chaos sweep``."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chaos.cli.console import FAIL, fail, one_line_errors, out
+
+if TYPE_CHECKING:
+    from chaos.engine.sweep import Swept
+
+
+def sweep(
+    node: Annotated[
+        str | None, typer.Option("--node", help="A node of a lab that stays, or its `head`.", metavar="N")
+    ] = None,
+    lab: Annotated[str, typer.Option("--lab", help="That lab's name.", metavar="NAME")] = "lab",
+    everything: Annotated[
+        bool, typer.Option("--all", help="This node, all labs that stay, and wherever a promise is open.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Undo what dead controllers and agents have left: by promises, by records, and by our mark in the kernel.
+
+    Without options, on this node. Exit code: 0 all is clean, 1 something is left or cannot be told, 2 wrong input.
+    """
+    from chaos.engine import sweep as engine
+    from chaos.engine.ledger import Ledger
+    from chaos.lab import cluster
+    from chaos.store_file import location
+
+    if node is not None and everything:
+        raise fail("name one --node, or --all of them")
+    with one_line_errors(), ExitStack() as stack:
+        ledger = stack.enter_context(Ledger.open()) if location().exists() else None
+        if everything:
+            places = engine.everywhere([] if ledger is None else ledger.orphaned())
+        elif node is not None:
+            client = cluster.find(lab)
+            known = [str(each["node"]) for each in client.show()["nodes"]]
+            if node not in (*known, engine.HEAD):
+                raise fail(f"lab {lab!r} has no node {node!r}: {', '.join(known)} and {engine.HEAD} are there")
+            places = [engine.on_lab(client, node if node == engine.HEAD else int(node))]
+        else:
+            places = [engine.here()]
+        results = engine.sweep(places, ledger)
+        unkept = [] if ledger is None or not everything else [promise.fault for promise in ledger.orphaned()]
+    clean = all(result.clean for result in results) and not unkept
+    if as_json:
+        print(json.dumps({"clean": clean, "places": [each.as_json() for each in results], "open": unkept}, indent=1))
+    else:
+        for result in results:
+            _tell(result)
+        for fault in unkept:
+            out().print(f"open: fault {fault} is not proven undone", markup=False)
+    if not clean:
+        raise typer.Exit(FAIL)
+
+
+def _tell(result: Swept) -> None:
+    what = "clean" if result.clean else "NOT CLEAN"
+    out().print(f"{result.name}: {what}", markup=False)
+    for verb, texts in (
+        ("undone", result.undone),
+        ("removed, which had no record", result.cleared),
+        ("held by a living agent or guardian", result.held),
+        ("left", result.left),
+        ("unknown", result.unknown),
+    ):
+        for text in texts:
+            out().print(f"  {verb}: {text}", markup=False)
