@@ -148,13 +148,12 @@ class Run:
 
     def _settle(self, ledger: Ledger) -> tuple[dict[str, str], list[str]]:
         """What has become of the promises, now that the lab has gone: proofs by fault, and the faults still open."""
-        proofs: dict[str, str] = {}
-        still: list[str] = []
-        with suppress(StoreError):  # what is not closed now is told, and closed, by the next command
+        try:
             proofs, left = ledger.reconcile(self._plan.run)
-            still = [promise.fault for promise in left]
             ledger.end_run(self._plan.run)
-        return proofs, still
+        except StoreError as error:  # what is not closed now is told, and closed, by the next command
+            return {}, [f"not known, {error}"]
+        return proofs, [promise.fault for promise in left]
 
     def _end(self, ledger: Ledger, reason: str, proofs: dict[str, str]) -> None:
         """Write down how the run ended."""

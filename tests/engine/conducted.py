@@ -28,7 +28,6 @@ from chaos.experiment import loads
 from chaos.lab.cluster import Lab
 from chaos.lab.topology import LabSpec
 from chaos.store import PromiseRow
-from chaos.transport import lab as lab_transport
 
 PLANTED = "planted_injectors:Planted"
 DOCUMENT = (
@@ -36,23 +35,6 @@ DOCUMENT = (
     "faults: [{{name: planted, inject: fabric.blackhole, on: {{node: 0}}, with: {{from: gpu0, to: gpu1}}, "
     "after: {after}, for: {length}}}]\n"
 )
-
-
-# The real agent, with an answer to ``status`` where its version has none yet.
-AGENT = """
-import os
-from chaos.agent import main
-obey = main.Agent._obey
-def answer(agent, message):
-    if message["op"] != "status":
-        return obey(agent, message)
-    holder = agent._holders.get(message["fault"])
-    record = os.path.exists(agent._records._path(message["fault"]))
-    held = holder is not None and holder.is_alive()
-    agent.emit({"re": message["id"], "held": held, "record": record, "residue": []})
-main.Agent._obey = answer
-main.main()
-"""
 
 
 class Bench:
@@ -126,7 +108,6 @@ def bench(
     """A lab of two nodes with a conductor for one planted fault on node 0."""
     former = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1] / "agent"), former]))
-    command, lab_transport.COMMAND = lab_transport.COMMAND, [sys.executable, "-c", AGENT]
     try:
         with Lab.up(LabSpec(2, 2, 0), folder / "lab") as lab:
             it = Bench(folder, lab, after=after, length=length, params=params)
@@ -142,7 +123,6 @@ def bench(
                 it.journal.close()
                 it.ledger.close()
     finally:
-        lab_transport.COMMAND = command
         if former is None:
             del os.environ["PYTHONPATH"]
         else:

@@ -10,7 +10,7 @@ import threading
 import time
 
 from chaos.engine.journal import Journal
-from chaos.engine.stop import Stop, on_signals
+from chaos.engine.stop import SIGNALS, Stop, on_signals
 
 
 def test_line_one_names_the_schema_and_numbers_that_json_lacks_are_text(tmp_path):
@@ -57,3 +57,40 @@ def test_the_first_reason_counts():
     assert stop.reason is not None
     assert stop.reason.text == "first"
     assert stop.wait(0)
+
+
+def test_whoever_waits_for_the_switch_is_told_once_also_when_late():
+    stop, told = Stop(), []
+    stop.on_pull(lambda: told.append("early"))
+    stop.pull("signal", "first")
+    stop.pull("signal", "second")
+    stop.on_pull(lambda: told.append("late"))
+    assert told == ["early", "late"]
+
+
+def test_a_hangup_that_was_ignored_before_stays_ignored():
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with on_signals(Stop()):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+
+def test_after_the_last_run_of_a_process_signals_change_nothing():
+    former = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        with on_signals(Stop(), last=True):
+            pass
+        assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_IGN}
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def test_a_journal_that_is_closed_takes_nothing_more_and_raises_nothing(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl", "run")
+    journal.close()
+    journal.write("probe", text="it had hung")
+    journal.close()
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1

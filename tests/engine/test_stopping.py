@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import resource
 import signal
 import socket
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.engine.ledger import Ledger
 from tests.engine.runs import BLACKHOLE, Finished, Started, document, processes, run
 
 pytestmark = [pytest.mark.lab, pytest.mark.train, pytest.mark.usefixtures("nothing_left")]
@@ -171,3 +173,24 @@ def test_a_store_that_cannot_be_used_starts_nothing(tmp_path: Path, monkeypatch:
     assert finished.code == 2
     assert "CHAOS_STORE" in finished.output
     assert finished.folder is None
+
+
+def test_a_disk_that_takes_nothing_more_keeps_no_fault_from_being_undone(tmp_path: Path) -> None:
+    """Neither journal nor store can be written any more; a limit on the size of files stands in for a full disk."""
+    started = Started(document(tmp_path, LONG), tmp_path / "runs")
+    started.wait_for("phase", "during")
+    folder = started.folder()
+    assert folder is not None
+    (record,) = (folder / "lab" / "node0" / "faults").iterdir()
+    resource.prlimit(started.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    started.signal(signal.SIGTERM)
+    finished = started.finish()
+    assert finished.code == 5, finished.output
+    assert f"{folder} cannot be written: File too large" in finished.output
+    assert "chaos sweep --all" in finished.output
+    assert "Traceback" not in finished.output
+    assert not record.exists(), "its node has undone it"
+    with Ledger.open() as ledger:
+        assert [promise.fault for promise in ledger.open_promises()] == [record.stem]
+        proofs, still = ledger.reconcile()
+        assert (list(proofs), still) == ([record.stem], [])
