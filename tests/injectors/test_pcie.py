@@ -89,8 +89,9 @@ def somebodys(network: int, interface: str, **qdisc: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        with kernel.inside(network), IPRoute() as net:
-            net.tc("del", index=index, parent=ROOT)
+        if set_here(network, interface):
+            with kernel.inside(network), IPRoute() as net:
+                net.tc("del", index=index, parent=ROOT)
 
 
 def carried(fds: dict[str, int], gpu: int, *, to_gpu: bool, seconds: float) -> float:
@@ -302,6 +303,7 @@ def test_one_of_ours_in_the_way_is_said_to_be_ours(target: Target) -> None:
 
 
 @root
+@pytest.mark.control
 def test_a_foreign_qdisc_with_our_handle_is_neither_taken_for_ours_nor_deleted(
     fds: dict[str, int], target: Target
 ) -> None:
