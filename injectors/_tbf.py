@@ -48,7 +48,6 @@ class Qdisc(NamedTuple):
     backlog: int
     dropped: int
 
-    @property
     def marked(self) -> bool:
         """Whether it is one of ours, whatever fault it belongs to."""
         major, minor = self.handle >> 16, self.handle & 0xFFFF
@@ -109,6 +108,11 @@ class LinkEnd(Links):
         """The root qdisc that somebody has set here."""
         return next((qdisc for qdisc in self.qdiscs() if qdisc.interface == self._interface), None)
 
+    def ours(self, shape: Shape) -> Optional[Qdisc]:
+        """The root qdisc here, if handle and limit say that it is this one."""
+        qdisc = self.root()
+        return qdisc if qdisc is not None and (qdisc.handle, qdisc.limit) == (shape.handle, shape.limit) else None
+
     def create(self, shape: Shape) -> None:
         """Put the qdisc in place, with an open rate.
 
@@ -127,7 +131,7 @@ class LinkEnd(Links):
 
     def open(self, shape: Shape) -> bool:
         """End the effect of a qdisc that is ours. Returns whether there is one."""
-        if not self._has(shape):
+        if self.ours(shape) is None:
             return False
         self._netlink.change(self._message(shape, _OPEN_RATE, _OPEN_BURST, 0))
         return True
@@ -136,18 +140,14 @@ class LinkEnd(Links):
         """Let what is queued in ours leave, and remove it; nothing where there is none of ours."""
         end = time.monotonic() + _DRAIN
         while True:
-            qdisc = self.root()
-            if qdisc is None or (qdisc.handle, qdisc.limit) != (shape.handle, shape.limit):
+            qdisc = self.ours(shape)
+            if qdisc is None:
                 return
             if not qdisc.backlog or time.monotonic() > end:
                 break
             time.sleep(0.0005)
         # The kernel compares the handle again.
         self._netlink.change(request(_DELETE_QDISC, ACK, _TC.pack(0, self._interface, shape.handle, _ROOT, 0)))
-
-    def _has(self, shape: Shape) -> bool:
-        qdisc = self.root()
-        return qdisc is not None and (qdisc.handle, qdisc.limit) == (shape.handle, shape.limit)
 
     def _message(self, shape: Shape, rate: int, burst: int, flags: int) -> bytes:
         spec = _RATE.pack(0, _ETHERNET, 0, 0, 0, min(rate, 0xFFFFFFFF))

@@ -106,7 +106,9 @@ class Throttle:
             with _at(kernel.open_network(end["namespace"]["path"]), end["name"]) as there:
                 found = there.root() if there else None
             if found is not None:
-                whose = "a former fault's: `chaos sweep` removes it" if found.marked else "not ours, and is not touched"
+                whose = (
+                    "a former fault's: `chaos sweep` removes it" if found.marked() else "not ours, and is not touched"
+                )
                 raise InjectorError(
                     f"there is a {found} on {end['name']} ({end['where']}), which is {whose}; the link can be "
                     f"throttled when it has its default again: tc qdisc del dev {end['name']} root, by whoever set it"
@@ -201,11 +203,11 @@ class Throttle:
         for each in record.before["ends"]:
             try:
                 with _found(each, record.boot) as end:
-                    qdisc = end.root() if end else None
+                    qdisc = end.ours(shape) if end else None
             except InjectorError as error:
                 left.append(str(error))
                 continue
-            if qdisc is not None and (qdisc.handle, qdisc.limit) == (shape.handle, shape.limit):
+            if qdisc is not None:
                 left.append(f"{qdisc} on {each['name']} ({each['where']})")
         return left
 
@@ -219,7 +221,7 @@ class Throttle:
                 assert end is not None
                 names, qdiscs = end.names(), end.qdiscs()
             for qdisc in qdiscs:
-                if not qdisc.marked:
+                if not qdisc.marked():
                     continue
                 there = {"namespace": kept, "name": names[qdisc.interface]}
                 near = there

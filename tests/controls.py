@@ -282,7 +282,7 @@ CONTROLS = [
     ),
     Control(
         "pcie.throttle: a foreign qdisc with our handle",
-        "injectors._tbf:LinkEnd._has",
+        "injectors._tbf:Qdisc.marked",
         always(True),
         _PCIE + "test_a_foreign_qdisc_with_our_handle_is_neither_taken_for_ours_nor_deleted",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -25,21 +26,18 @@ sys.stdin.read()
 """
 # Looks for what it is told to, and says what it found.
 SEARCHES = """
-import ctypes, json, os, sys
+import json, os, sys
 from injectors import kernel, namespaces
 from injectors.contract import InjectorError
-kept, user = json.loads(sys.argv[1])
-boot = kernel.boot_id()
-if user is not None:
-    os.setuid(user)
-    ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: may look at itself again
+kept = json.loads(sys.argv[1])
 kept["pidns"] = kept["pidns"] or os.stat("/proc/self/ns/pid").st_ino
 try:
-    fd = namespaces.find(kept, boot)
+    fd = namespaces.find(kept, kernel.boot_id())
     print("gone" if fd is None else os.fstat(fd).st_ino)
 except InjectorError as error:
     print(error)
 """
+NOBODY = 65534
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace and other users' processes: that needs root")
 
@@ -65,10 +63,32 @@ def found(kept: dict[str, Any]) -> int | None:
         os.close(fd)
 
 
-def searched(kept: dict[str, Any], *, command: tuple[str, ...] = (), user: int | None = None) -> str:
-    """What another process says that searches."""
-    line = [*command, sys.executable, "-c", SEARCHES, json.dumps([kept, user])]
-    return subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+def searched(kept: dict[str, Any]) -> str:
+    """What a process in a PID namespace of its own says that searches."""
+    unshare = shutil.which("unshare")
+    assert unshare is not None
+    command = [unshare, "--pid", "--fork", "--mount-proc", sys.executable, "-c", SEARCHES, json.dumps(kept)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def searched_by_nobody(kept: dict[str, Any]) -> str:
+    """What this same program says when it searches as an ordinary user: forked, so that a control holds in it too."""
+    boot = kernel.boot_id()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(NOBODY)
+            ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: may look at itself again
+            os.write(writer, b"gone" if namespaces.find(kept, boot) is None else b"found")
+        except InjectorError as error:
+            os.write(writer, str(error).encode())
+        finally:  # whatever it was, a second pytest must not go on from here
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as file:
+        return file.read()
 
 
 @root
@@ -130,26 +150,22 @@ def _end(path: str) -> None:
 @root
 def test_it_has_gone_when_every_place_was_searched() -> None:
     """In a PID namespace of our own, where nothing is hidden from us."""
-    unshare = shutil.which("unshare")
-    assert unshare is not None
     kept = {"inode": 1, "path": "/proc/self/fd/99999", "pid": 1, "start": 1, "pidns": 0}
-    assert searched(kept, command=(unshare, "--pid", "--fork", "--mount-proc")) == "gone"
+    assert searched(kept) == "gone"
 
 
 @root
+@pytest.mark.control
 def test_what_cannot_be_looked_into_is_never_proof_that_it_has_gone(other: str) -> None:
     kept = namespaces.identity(other) | {"path": "/proc/self/fd/99999", "inode": 1}
-    told = searched(kept, user=65534)
+    told = searched_by_nobody(kept)
     assert told.startswith("network namespace 1 is no longer at /proc/self/fd/99999, and it cannot be told")
     assert "(Permission denied)" in told
 
 
 @root
 def test_a_search_from_another_pid_namespace_sees_too_little(other: str) -> None:
-    unshare = shutil.which("unshare")
-    assert unshare is not None
-    kept = namespaces.identity(other) | {"path": "/proc/self/fd/99999"}
-    told = searched(kept, command=(unshare, "--pid", "--fork", "--mount-proc"))
+    told = searched(namespaces.identity(other) | {"path": "/proc/self/fd/99999"})
     assert "no look into the processes outside PID namespace " in told
 
 

@@ -45,6 +45,30 @@ with Lab.up(LabSpec(2, 2), Path(sys.argv[1])) as lab:
 print("lived")
 """
 
+FAULTS = """
+import os, queue, sys, time
+from pathlib import Path
+from chaos.lab.cluster import Lab
+from chaos.lab.topology import LabSpec
+from chaos.transport import lab as transport
+assert os.geteuid() != 0
+ORDERS = [("fabric:Blackhole", {"source": "gpu0", "to": "gpu1"}, {"node": 0}),
+          ("pcie:Throttle", {"rate": 50e6}, {"node": 0, "gpu": 1})]
+with Lab.up(LabSpec(1, 2), Path(sys.argv[1])) as lab:
+    events = queue.SimpleQueue()
+    agent = transport.start(lab, 0, Path(sys.argv[1] + ".log"), events.put)
+    for number, (implementation, params, target) in enumerate(ORDERS):
+        at = agent.clock.theirs(time.monotonic_ns())
+        agent.request("arm", fault=f"f{number}", implementation="injectors." + implementation, params=params,
+                      target=target, duration=0.3, at=at, owner="a-run")
+        agent.request("fire", fault=f"f{number}", at=0)
+        while (event := events.get(timeout=30))["event"] != "undone":
+            if event["event"] == "witness":
+                print(event["phase"], event["effective"])
+        print(event["residue"])
+    agent.close()
+"""
+
 REFUSED = """
 import sys
 from pathlib import Path
@@ -112,6 +136,14 @@ def test_an_ordinary_user_has_labs(ordinary: list[str], place: Path) -> None:
         pytest.skip(f"user namespaces are forbidden here: {done.stderr.decode().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == b"lived\n"
+
+
+def test_an_ordinary_user_has_faults_of_the_network_in_them(ordinary: list[str], place: Path) -> None:
+    done = run(ordinary, FAULTS, place, "faults")
+    if b"does not let this user make namespaces" in done.stderr:
+        pytest.skip(f"user namespaces are forbidden here: {done.stderr.decode().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode().splitlines() == 2 * ["during True", "after False", "[]"]
 
 
 @pytest.fixture
