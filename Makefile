@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 EXPERIMENT ?= nvswitch
 
-.PHONY: run test controls lint format bench system clean
+N ?= 500
+SEED ?= 1
+
+.PHONY: run test controls storm lint format bench system clean
 
 run: $(READY)
 	$(BIN)/chaos run $(EXPERIMENT)
@@ -16,6 +19,10 @@ test: $(READY) system
 
 controls: $(READY)
 	$(BIN)/python -m tests.run_controls
+
+# Kills controllers, agents and guardians N times on a lab that stays, and looks into the kernel after each trial. Root.
+storm: $(READY)
+	$(BIN)/python -m tests.storm --kills $(N) --seed $(SEED)
 
 lint: $(READY)
 	$(BIN)/ruff check .

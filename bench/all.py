@@ -13,6 +13,7 @@ from bench import (
     scorer_noise,
     stopping,
     undisturbed,
+    undo,
 )
 
 
@@ -24,6 +25,7 @@ def main() -> None:
         fault_calls,
         fire_precision,
         stopping,
+        undo,
         events,
         undisturbed,
         scorer_noise,

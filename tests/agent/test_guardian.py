@@ -14,6 +14,8 @@ import pytest
 from agent_process import ROOT, AgentProcess, kill_and_wait
 from lab_help import eventually
 
+from injectors import kernel
+
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[AgentProcess]:
@@ -226,6 +228,46 @@ def test_a_node_that_goes_down_tells_the_guardian_to_end_and_it_undoes_first(age
     os.kill(guardian, signal.SIGTERM)
     agent.gone()
     assert agent.process.poll() is None
+
+
+@pytest.mark.parametrize("who", ["the agent", "its guardian"])
+def test_one_of_several_targets_that_vanishes_keeps_no_other_from_being_undone(agent: AgentProcess, who: str) -> None:
+    """CASES 14 and 15: and what is told of each says which it was."""
+    targets = {fault: subprocess.Popen(["sleep", "infinity"]) for fault in ("f1", "f2", "f3")}
+    try:
+        for fault, process in targets.items():
+            agent.arm(
+                fault,
+                implementation="injectors.process:Signal",
+                params={"signal": "STOP"},
+                target={"node": 0, "rank": 0, "process": identity(process.pid)},
+            )
+            agent.ask("fire", fault=fault, at=0)
+            assert agent.event("witness", fault, phase="during")["effective"] is True
+        targets["f2"].kill()
+        targets["f2"].wait()
+        if who == "the agent":
+            for fault in targets:
+                agent.ask("disarm", fault=fault)
+            agent.input.close()
+            assert agent.end() == 0
+            after = {m["fault"]: m["text"] for m in agent.seen if m.get("phase") == "after"}
+            assert after["f2"] == f"process {targets['f2'].pid} has gone"
+            assert all("is in state S" in after[fault] for fault in ("f1", "f3"))
+        else:
+            agent.murder()
+        for fault in targets:
+            eventually(lambda fault=fault: not agent.record(fault).exists(), f"the end of {fault}")
+        for fault in ("f1", "f3"):
+            assert Path(f"/proc/{targets[fault].pid}/stat").read_text().split()[2] == "S"
+    finally:
+        for process in targets.values():
+            process.kill()
+            process.wait()
+
+
+def identity(pid: int) -> dict[str, int]:
+    return {"pid": pid, "start": kernel.start_ticks(pid) or 0, "pidns": Path("/proc/self/ns/pid").stat().st_ino}
 
 
 # -- bad luck ---------------------------------------------------------------------------------------------------------

@@ -51,6 +51,11 @@ def test_a_killed_rank_is_replaced_and_the_state_is_that_of_an_undisturbed_run(t
     assert {stage["stage"] for stage in card["rto"]["breakdown"]} >= {"detected", "group", "restored", "first step"}
     assert card["consistency"]["disagreed"] == 0
     assert card["consistency"]["replayed"]["disagreed"] == 0
+    # CASES 21: the last look at the steady state comes after the recovery, and is never a part of it.
+    recovered = finished.faults("fired")[0]["effect_ns"] + card["rto"]["ms"] * 1e6
+    looks = [event["t"] for event in finished.journal if event["e"] == "probe" and event["when"] == "after"]
+    assert looks
+    assert min(looks) > recovered
     assert [survivor["rank"] for survivor in card["rto"]["survivors"]] == [0]
 
 
