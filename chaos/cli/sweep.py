@@ -11,6 +11,7 @@ import typer
 from chaos.cli.console import FAIL, fail, one_line_errors, out
 
 if TYPE_CHECKING:
+    from chaos.engine.ledger import Ledger
     from chaos.engine.sweep import Swept
 
 
@@ -29,14 +30,12 @@ def sweep(
     Without options, on this node. Exit code: 0 all is clean, 1 something is left or cannot be told, 2 wrong input.
     """
     from chaos.engine import sweep as engine
-    from chaos.engine.ledger import Ledger
     from chaos.lab import cluster
-    from chaos.store_file import location
 
     if node is not None and everything:
         raise fail("name one --node, or --all of them")
     with one_line_errors(), ExitStack() as stack:
-        ledger = stack.enter_context(Ledger.open()) if location().exists() else None
+        ledger = _ledger(stack)
         if everything:
             places = engine.everywhere([] if ledger is None else ledger.orphaned())
         elif node is not None:
@@ -59,6 +58,17 @@ def sweep(
             out().print(f"open: fault {fault} is not proven undone", markup=False)
     if not clean:
         raise typer.Exit(FAIL)
+
+
+def _ledger(stack: ExitStack) -> Ledger | None:
+    """The ledger, unless nothing in it is open."""
+    from chaos.store_file import location, may_be_open
+
+    if not may_be_open(location()):
+        return None
+    from chaos.engine.ledger import Ledger
+
+    return stack.enter_context(Ledger.open())
 
 
 def _tell(result: Swept) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import entry_points
 
 from chaos.engine.errors import InputError
+from chaos.engine.kinds import installed
 from chaos.experiment import Catalogue, InjectorInfo, ProbeInfo
 from injectors.contract import Injector
 from steady_state import PROBES
-
-GROUP = "chaos.injectors"
 
 
 @cache
@@ -21,7 +19,7 @@ def injectors() -> dict[str, type[Injector]]:
         InputError: none is installed, or one cannot be imported.
     """
     found: dict[str, type[Injector]] = {}
-    for point in entry_points(group=GROUP):
+    for point in installed():
         try:
             found[point.name] = point.load()
         except Exception as error:  # a site's module may raise anything when it is imported

@@ -11,17 +11,19 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from chaos.engine.catalogue import implementation, injectors
-from chaos.engine.ledger import Ledger
+from chaos.engine.kinds import implementations
 from chaos.lab import cluster
 from chaos.lab.client import LabClient
 from chaos.lab.errors import LabError
-from chaos.store import PromiseRow, StoreError
 from chaos.transport import lab as lab_transport
 from chaos.transport import local
 from chaos.transport.pipe import AgentClient, AgentError
+
+if TYPE_CHECKING:  # the database's layer takes longer to load than a sweep of a clean node; mostly nothing is open
+    from chaos.engine.ledger import Ledger
+    from chaos.store import PromiseRow
 
 LOG = Path(os.devnull)  # what an agent prints beside its answers
 HEAD = "head"
@@ -139,7 +141,7 @@ def _one(place: Place, result: Swept, ledger: Ledger | None, promises: Sequence[
     try:
         told = agent.request(
             "sweep",
-            implementations=[implementation(kind) for kind in sorted(injectors())],
+            implementations=implementations(),
             copies=[promise.record for promise in promises if promise.record is not None],
         )
         for swept in [*agent.hello["swept"], *told["swept"]]:
@@ -148,18 +150,23 @@ def _one(place: Place, result: Swept, ledger: Ledger | None, promises: Sequence[
         for key in ("cleared", "held", "left", "unknown"):
             getattr(result, key).extend(told[key])
         if ledger is not None:
-            for promise in promises:
-                _settle(promise, agent, ledger, result)
-    except (AgentError, StoreError) as error:
+            _settle(promises, agent, ledger, result)
+    except AgentError as error:
         result.unknown.append(str(error))
     finally:
         agent.kill()
 
 
-def _settle(promise: PromiseRow, agent: AgentClient, ledger: Ledger, result: Swept) -> None:
-    """Close a promise if its node proves it kept."""
-    told = agent.request("status", fault=promise.fault, record=promise.record)
-    if told["residue"]:
-        result.left += [f"fault {promise.fault}: {what}" for what in told["residue"]]
-    elif not told["held"] and not told["record"]:  # those the sweep itself has told of
-        ledger.close_promise(promise.fault, f"{agent.name}: swept; there is no record, and nothing is left")
+def _settle(promises: Iterable[PromiseRow], agent: AgentClient, ledger: Ledger, result: Swept) -> None:
+    """Close the promises that the node proves kept."""
+    from chaos.store import StoreError  # noqa: PLC0415 - see above
+
+    for promise in promises:
+        told = agent.request("status", fault=promise.fault, record=promise.record)
+        if told["residue"]:
+            result.left += [f"fault {promise.fault}: {what}" for what in told["residue"]]
+        elif not told["held"] and not told["record"]:  # those the sweep itself has told of
+            try:
+                ledger.close_promise(promise.fault, f"{agent.name}: swept; there is no record, and nothing is left")
+            except StoreError as error:
+                result.unknown.append(str(error))
