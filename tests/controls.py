@@ -11,7 +11,9 @@ says ``from x import f``, that is the module itself, not ``x``). The replacement
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -76,6 +78,10 @@ _PROGRESS = "tests/workload/test_progress.py::"
 _ADOPTION = "tests/workload/test_adoption.py::"
 _LEDGER = "tests/engine/test_ledger.py::"
 _CLEANUP = "tests/report/test_cleanup.py::"
+
+_RECORDS = "tests/agent/test_records.py::"
+_LOCKS = "tests/agent/test_locks.py::"
+_STORM = "tests/storm/test_storm.py::"
 
 CONTROLS = [
     # Recovery: back at the mark, and staying there.
@@ -413,6 +419,31 @@ CONTROLS = [
         "chaos.scoring.scorecard:cleanup",
         always({"verdict": "clean", "text": "", "open": []}),
         _CLEANUP + "test_a_residue_makes_the_run_an_error_and_keeps_what_was_measured",
+    ),
+    # Undo: locks, records, and the storm that looks for residue.
+    Control(
+        "records: whoever works on a fault works alone, and on one that is there",
+        "chaos.agent.records:Held.working",
+        lambda *_, **__: contextlib.nullcontext(),
+        _RECORDS + "test_an_overdue_record_is_taken_over_whoever_holds_it",
+    ),
+    Control(
+        "records: one that somebody holds is told from one that nobody holds",
+        "chaos.agent.records:_is_locked",
+        always(False),
+        _RECORDS + "test_a_record_is_taken_over_by_one_alone_and_only_when_nobody_holds_it",
+    ),
+    Control(
+        "locks: a device is one fault's alone",
+        "chaos.agent.locks:_lock",
+        lambda path, *_: os.open(path, os.O_RDWR | os.O_CREAT),
+        _LOCKS + "test_a_device_is_one_faults_alone_until_that_has_ended",
+    ),
+    Control(
+        "storm: nothing is excused that a guardian should have undone",
+        "tests.storm.station:Outcome.excuses",
+        always(True),
+        _STORM + "test_a_storm_finds_a_planted_bug",
     ),
 ]
 

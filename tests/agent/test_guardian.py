@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -366,6 +367,17 @@ def test_a_sweep_undoes_what_nobody_holds_and_touches_nothing_that_somebody_hold
         agent.orphan()
         answer = other.ask("sweep", implementations=["planted_injectors:Planted"])
         assert [(each["fault"], each["residue"]) for each in answer["swept"]] == [("f1", [])]
+        agent.gone()
+
+
+def test_what_outlives_a_reboot_is_undone_after_it(agent: AgentProcess) -> None:
+    """A file, the state of a port, a drained node: they are still there after a boot, and nobody holds them."""
+    in_effect(agent)
+    agent.orphan()
+    record = json.loads(agent.record().read_text())
+    agent.record().write_text(json.dumps(record | {"boot": "of-another-boot"}))
+    with AgentProcess(agent.folder) as other:
+        assert [(each["fault"], each["residue"]) for each in other.hello["swept"]] == [("f1", [])]
         agent.gone()
 
 

@@ -16,6 +16,7 @@ def locks(tmp_path: Path) -> DeviceLocks:
     return DeviceLocks(str(tmp_path))
 
 
+@pytest.mark.control
 def test_a_device_is_one_faults_alone_until_that_has_ended(locks: DeviceLocks, tmp_path: Path) -> None:
     taken = locks.take(["link:1:nvl0"], "f1", "a-run")
     with pytest.raises(DeviceBusy) as refused:

@@ -84,6 +84,7 @@ def test_a_write_that_fails_leaves_no_file_and_no_descriptor(
     assert not list((tmp_path / "faults").iterdir())
 
 
+@pytest.mark.control
 def test_a_record_is_taken_over_by_one_alone_and_only_when_nobody_holds_it(tmp_path: Path) -> None:
     first, second = Records(str(tmp_path)), Records(str(tmp_path))
     held = first.write(a_record())
@@ -104,6 +105,7 @@ def test_a_record_is_taken_over_by_one_alone_and_only_when_nobody_holds_it(tmp_p
     assert Records.take(found) is None
 
 
+@pytest.mark.control
 def test_an_overdue_record_is_taken_over_whoever_holds_it(records: Records) -> None:
     held = records.write(a_record(deadline_ns=time.monotonic_ns() - 1))
     [found] = records.survey()
