@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Optional
 
 from chaos import __version__
-from chaos.agent import undo
+from chaos.agent import protocol, undo
 from chaos.agent.clock import Bell, real_time
 from chaos.agent.guard import Guard
 from chaos.agent.locks import DeviceLocks, Locks
@@ -22,8 +22,6 @@ from chaos.agent.undo import describe, load
 from injectors import kernel
 from injectors.contract import Evidence, Injector, InjectorError, Order, Phase, Target, UndoRecord
 
-SLACK = 5.0  # seconds after a fault's scheduled end at which anybody may undo it
-LATEST = SLACK - 1.0  # seconds after its instant at which a fault is no longer made: it has to end before its deadline
 WITNESS_BUDGET = 0.1
 # A signal's or a power cut's effect may take a while to show; a fault without an end has the time.
 PATIENT_BUDGET = 2.0
@@ -157,7 +155,7 @@ class Holder(threading.Thread):
         order = Order(job.fault, injector.Params(**job.params), Target(**job.target), job.duration)
         record = injector.plan(order)
         record.boot, record.owner, record.agent = kernel.boot_id(), job.owner, __version__
-        record.deadline_ns = job.at + int(((job.duration or 0) + SLACK) * 1e9)
+        record.deadline_ns = job.at + int(((job.duration or 0) + protocol.SLACK) * 1e9)
         with contextlib.ExitStack() as on_failure:
             locks = self._node.locks.take(record.devices, job.fault, job.owner)
             on_failure.callback(locks.release)
@@ -197,7 +195,7 @@ class Holder(threading.Thread):
         injector, record = armed.injector, armed.record
         with armed.held.working():
             late = (time.monotonic_ns() - self.job.at) / 1e9
-            if late > LATEST:
+            if late > protocol.LATEST:
                 raise InjectorError(f"the fault was not made: its instant had passed {late:.1f} s ago")
             effect = injector.inject(record)
         self._event("fired", scheduled_ns=scheduled, effect_ns=effect)

@@ -39,6 +39,8 @@ from typing import Any, Dict, List
 VERSION = 2
 LEASE = 3.0  # seconds without a word from the controller after which the agent undoes everything
 RENEW_EVERY = 1.0  # seconds
+SLACK = 5.0  # seconds after a fault's scheduled end at which anybody on its node may undo it
+LATEST = SLACK - 1.0  # seconds after its instant at which a fault is no longer made: it has to end before its deadline
 
 Message = Dict[str, Any]
 

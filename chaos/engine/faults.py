@@ -19,16 +19,14 @@ from chaos.engine.plan import Plan, PlannedFault
 from chaos.engine.stop import Stop
 from chaos.experiment.places import protected_nodes
 from chaos.store import StoreError
-from chaos.transport.pipe import AgentClient, AgentError, Refused
+from chaos.transport.pipe import LATEST, SLACK, AgentClient, AgentError, Refused
 
 # Arming imports the injector, plans, writes the record to the disk and measures the state before: some 0.1 s on an idle
 # machine. It begins so long before the fault's instant.
 LEAD = 1.5
 UNDO_PATIENCE = 15.0  # seconds after a fault's end in which its node must have proven that nothing is left
-SLACK = 5.0  # seconds after a fault's scheduled end at which anybody on its node may undo it
 PROOF_PATIENCE = 5.0  # seconds after that in which a node whose agent has died is still asked for the proof
 ASK_EVERY = 0.2  # seconds between two questions to such a node
-LATEST = 4.0  # seconds after its instant at which a node refuses to make a fault; nothing is waited for any longer
 OBEY_PATIENCE = 3.0  # seconds for the answer to an order to undo; an agent that gives none hangs
 
 State = Literal["waiting", "armed", "active", "undone", "failed", "skipped"]

@@ -15,6 +15,7 @@ from chaos.agent import protocol
 from chaos.agent.protocol import Message
 from chaos.lab.errors import LabError
 
+SLACK, LATEST = protocol.SLACK, protocol.LATEST
 ANSWER_TIMEOUT = 20.0  # seconds; arming imports and plans, everything else is answered at once
 PINGS = 16
 

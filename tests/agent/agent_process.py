@@ -20,10 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # The real main with shorter times, so that a test need not wait for them.
 SCRIPT = """
 import sys
-from chaos.agent import holder, main, protocol, undo
+from chaos.agent import main, protocol, undo
 protocol.LEASE = float(sys.argv[1])
 undo.RETRIES = (0.0, 0.01, 0.01)
-holder.SLACK = float(sys.argv[2])
+protocol.SLACK = float(sys.argv[2])
+protocol.LATEST = protocol.SLACK - 1.0
 main.main()
 """
 PLANTED = "planted_injectors:Planted"

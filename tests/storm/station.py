@@ -26,12 +26,12 @@ from pyroute2.nftables.main import NFTables
 from chaos.lab import namespace
 from chaos.lab.cluster import Lab
 from chaos.lab.topology import LabSpec
+from chaos.transport.pipe import SLACK
 from tests.storm.controller import CUT
 from tests.storm.weather import LEAD, PARTIES, Party, Strike, Trial
 
 ROOT = Path(__file__).resolve().parents[2]
 START_PATIENCE = 60.0  # seconds for a controller to begin, with everything else that the machine does meanwhile
-SLACK = 5.0  # seconds from a fault's end to its deadline
 GRACE = 1.0  # seconds after the deadline at which nothing may be left
 GPUS = 2
 SMALL = "2m"  # of a node's disk
