@@ -98,7 +98,7 @@ class Blackhole:
     about: ClassVar[str] = "An NVSwitch silently drops everything on one path between two GPUs of a node."
     mechanism: ClassVar[str] = (
         "An nftables table of ours on the NVSwitch's bridge drops all frames between the two GPUs' ports; its set "
-        "elements carry a time-out, so that the kernel ends the fault by itself."
+        "elements carry a time-out, and the table goes with the process that made it: the kernel ends it by itself."
     )
     undoing: ClassVar[str] = "The set's elements are removed, then the table that bears the fault's id is deleted."
     proof: ClassVar[str] = (
