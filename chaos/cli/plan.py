@@ -16,9 +16,16 @@ from chaos.report import words
 if TYPE_CHECKING:
     from chaos.engine.limits import Limit
     from chaos.engine.plan import Plan, PlannedFault
+    from chaos.engine.rehearsal import Conclusion, Rehearsed
 
 SCHEMA = "chaos.plan/1"
 REALITY = "known once its node has been probed"
+CONCLUSIONS: dict[Conclusion, str] = {
+    "ready": "Every fault can be made: each was armed, disarmed and proven undone. None was fired.",
+    "not possible": "Not every fault can be made. None was fired, and nothing is left.",
+    "interrupted": "The rehearsal was interrupted. None was fired, and nothing is left.",
+    "open": "Something may be left: chaos sweep --all tells, and clears it.",
+}
 _REVERSAL = {
     "exact": "exact: the former state is brought back",
     "self": "by itself: it ends without being undone",
@@ -26,8 +33,8 @@ _REVERSAL = {
 }
 
 
-def as_json(plan: Plan, limits: list[Limit]) -> str:
-    """The plan for machines: one JSON document, schema ``chaos.plan/1``; durations in seconds."""
+def as_json(plan: Plan, limits: list[Limit], **more: Any) -> str:
+    """The plan for machines: one JSON document, schema ``chaos.plan/1``, with ``more``; durations in seconds."""
     return json.dumps(
         {
             "schema": SCHEMA,
@@ -41,6 +48,7 @@ def as_json(plan: Plan, limits: list[Limit]) -> str:
                 for each in limits
             ],
             "stop_if": [_condition(each.model_dump(mode="json")) for each in plan.experiment.guards.stop_if],
+            **more,
         },
         indent=2,
         ensure_ascii=False,
@@ -80,7 +88,23 @@ def show(console: Console, plan: Plan, limits: list[Limit]) -> None:
         table.add_row("  stop_if", "watched while it runs", _condition(each.model_dump(mode="json")))
     console.print()
     console.print(table)
-    console.print("\nNothing was started.")
+
+
+def show_rehearsal(console: Console, conclusion: Conclusion, faults: list[Rehearsed]) -> None:
+    """What came of a rehearsal."""
+    table = Table(title="Rehearsal", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for column in ("  fault", "reality", "armed", "before", "undone"):
+        table.add_column(column)
+    for fault in faults:
+        armed = "no" if fault.armed_ms is None else f"in {fault.armed_ms:.0f} ms"
+        proof = Text("nothing is left", "green") if fault.undone else Text("no", "bold red")
+        table.add_row(f"  {fault.name}", fault.reality or "not told", armed, fault.before or "not measured", proof)
+    console.print()
+    console.print(table)
+    for fault in faults:
+        if fault.problem is not None:
+            console.print(f"  {fault.name}: {fault.problem}", markup=False)
+    console.print(f"\n{CONCLUSIONS[conclusion]}")
 
 
 def _show_faults(console: Console, plan: Plan) -> None:

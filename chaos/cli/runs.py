@@ -51,6 +51,8 @@ def list_runs(context: typer.Context, runs: RunsOption = None) -> None:
 
 
 def _summary(folder: RunFolder) -> tuple[str, str, str]:
+    if folder.rehearsal.exists():
+        return "rehearsal", "", ""
     try:
         card = json.loads(folder.scorecard.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -53,6 +53,7 @@ class Conductor(threading.Thread):
     Args:
         gate_ns: the end of the steady-state gate, from which the fault's ``after`` counts.
         during: called when the fault is in effect, with the seconds to its middle; must not block.
+        fires: false for a rehearsal: armed, the fault is disarmed again.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Conductor(threading.Thread):
         ledger: Ledger,
         stop: Stop,
         during: Callable[[float], None],
+        fires: bool = True,
     ) -> None:
         super().__init__(name=f"conductor {fault.spec.name}", daemon=True)
         self.fault = fault
@@ -82,6 +84,7 @@ class Conductor(threading.Thread):
         self._ledger = ledger
         self._switch = stop
         self._during = during
+        self._fires = fires
         self._deadline_ns = self._at_ns
         self._record: dict[str, Any] | None = None
         self._inbox = agents.inbox(fault.id)
@@ -180,6 +183,9 @@ class Conductor(threading.Thread):
             self._ledger.record(self.fault.id, self._record)
         except StoreError as error:
             self._fail(f"not fired: {error}")
+            self._disarm(agent)
+            disarmed = True
+        if not disarmed and not self._fires:
             self._disarm(agent)
             disarmed = True
         if not disarmed and not self._switch.pulled:

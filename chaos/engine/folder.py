@@ -51,6 +51,11 @@ class RunFolder:
         """The scorecard for machines."""
         return self.path / "scorecard.json"
 
+    @property
+    def rehearsal(self) -> Path:
+        """What came of a rehearsal, which has no scorecard."""
+        return self.path / "rehearsal.json"
+
     def read_journal(self) -> list[dict[str, Any]]:
         """The journal's events; a torn last line is left out."""
         return list(read_lines(self.journal))
@@ -138,7 +143,9 @@ def prune(runs: Path, *, keep: int, bytes_at_most: int | None = None) -> list[Ru
         What was removed.
     """
     known = everything(runs)
-    candidates = [folder for folder in known[: len(known) - keep] if folder.scorecard.exists()]
+    candidates = [
+        folder for folder in known[: len(known) - keep] if folder.scorecard.exists() or folder.rehearsal.exists()
+    ]
     total = sum(size(folder) for folder in known)
     removed = []
     for folder in candidates:

@@ -7,6 +7,7 @@ from typing import Any
 
 from chaos import scoring
 from chaos.engine import folder as folders
+from chaos.engine.errors import InputError
 from chaos.engine.folder import RunFolder
 from chaos.experiment import Score
 from chaos.scoring import watch
@@ -14,8 +15,15 @@ from chaos.scoring.rto import Terms
 
 
 def score(folder: RunFolder, *, write: bool = True) -> dict[str, Any]:
-    """The scorecard of a run, written into its folder unless told otherwise."""
-    card = scoring.score(folder.read_journal(), folder.read_steps())
+    """The scorecard of a run, written into its folder unless told otherwise.
+
+    Raises:
+        InputError: it was a rehearsal.
+    """
+    journal = folder.read_journal()
+    if any(event.get("e") == "plan" and event.get("rehearsal") for event in journal):
+        raise InputError(f"{folder.path.name} was a rehearsal: nothing was broken, so there is nothing to score")
+    card = scoring.score(journal, folder.read_steps())
     if write:
         folders.write_json(folder.scorecard, card)
     return card

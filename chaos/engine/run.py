@@ -26,7 +26,7 @@ from chaos.engine.journal import Journal
 from chaos.engine.ledger import Ledger
 from chaos.engine.limits import START_PATIENCE, WARM_UP
 from chaos.engine.live import Live
-from chaos.engine.plan import Plan
+from chaos.engine.plan import Plan, PlannedFault
 from chaos.engine.stop import Reason, Stop
 from chaos.lab.cluster import Lab
 from chaos.lab.errors import LabError
@@ -64,6 +64,8 @@ class Run:
         stop: the switch that ends it.
     """
 
+    rehearses = False  # whether nothing is fired
+
     def __init__(self, plan: Plan, where: RunFolder, *, source: str, watcher: Watcher, stop: Stop) -> None:
         self._plan = plan
         self._experiment = plan.experiment
@@ -82,6 +84,7 @@ class Run:
             seed=plan.seed,
             source=source,
             faults=[fault.as_json() for fault in plan.faults],
+            rehearsal=self.rehearses,
         )
 
     def execute(self) -> dict[str, Any]:
@@ -94,6 +97,17 @@ class Run:
             InputError: something is missing here; nothing of the workload was started, and the folder is gone.
             RunError: the run's folder cannot be written any more; says what is not proven undone.
         """
+        self._carry_through()
+        self._watcher.phase("score")
+        try:
+            card = outcome.score(self._folder)
+        except OSError as error:
+            raise RunError(f"{self._folder.path}: the run cannot be scored: {error.strerror}") from error
+        folders.sweep_work(self._folder)
+        return card
+
+    def _carry_through(self) -> None:
+        """Everything up to the journal's last line. Errors are those of ``execute``."""
         still: list[str] = []
         with self._journal:
             try:
@@ -109,13 +123,6 @@ class Run:
             except OSError as error:
                 undone = f"not proven undone: {', '.join(still)}; see `chaos sweep --all`" if still else "all is undone"
                 raise RunError(f"{self._folder.path} cannot be written: {error.strerror}; {undone}") from error
-        self._watcher.phase("score")
-        try:
-            card = outcome.score(self._folder)
-        except OSError as error:
-            raise RunError(f"{self._folder.path}: the run cannot be scored: {error.strerror}") from error
-        folders.sweep_work(self._folder)
-        return card
 
     def _enlist(self) -> Ledger:
         """The ledger, with this run in it: nothing is broken that cannot be promised to be undone."""
@@ -196,8 +203,11 @@ class Run:
         for fault, reality in realities.items():
             self._journal.write("fault", id=fault, what="possible", reality=reality)
         self._journal.write("clock", uncertainty_ns=agents.uncertainty_ns)
-        if self._stop.pulled:
-            return
+        if not self._stop.pulled:
+            self._course(lab, agents, ledger, guards, stack)
+
+    def _course(self, lab: Lab, agents: Agents, ledger: Ledger, guards: Guards, stack: ExitStack) -> None:
+        """What is done on a lab that can have the faults."""
         if not self._start_workload(lab, stack) or not self._establish():
             return
         guards.arm()
@@ -261,26 +271,32 @@ class Run:
         gate_ns = time.monotonic_ns()
         try:
             for fault in self._plan.faults:
-                conductor = Conductor(
-                    self._plan,
-                    fault,
-                    gate_ns=gate_ns,
-                    lab=str(lab.directory),
-                    agents=agents,
-                    live=self._live,
-                    journal=self._journal,
-                    ledger=ledger,
-                    stop=self._stop,
-                    during=self._check_in,
-                )
-                self._conductors.append(conductor)
-                conductor.start()
+                self._conduct(fault, gate_ns, lab, agents, ledger)
         except BaseException as error:
             self._stop.pull("error", str(error))
             raise
         finally:
             for conductor in self._conductors:
                 conductor.join()
+
+    def _conduct(self, fault: PlannedFault, gate_ns: int, lab: Lab, agents: Agents, ledger: Ledger) -> Conductor:
+        """Start a fault's conductor."""
+        conductor = Conductor(
+            self._plan,
+            fault,
+            gate_ns=gate_ns,
+            lab=str(lab.directory),
+            agents=agents,
+            live=self._live,
+            journal=self._journal,
+            ledger=ledger,
+            stop=self._stop,
+            during=self._check_in,
+            fires=not self.rehearses,
+        )
+        self._conductors.append(conductor)
+        conductor.start()
+        return conductor
 
     def _check_in(self, delay: float) -> None:
         """Check what must hold during a fault, ``delay`` seconds from now, without holding anybody up."""
