@@ -126,6 +126,8 @@ class Agent:
                 holder.stop()
         for holder in self._holders.values():
             holder.join()
+        if not self._looks:  # a guardian of a former agent may have died while we were here
+            Sweep(self._records, self._locks, looks=False).records()
 
     def _answer(self, message: Message) -> None:
         try:

@@ -272,8 +272,10 @@ class Conductor(threading.Thread):
             if swept.get(self.fault.id) == []:
                 return f"{agent.name}: its next agent has undone it from its record, nothing is left", ""
             told = agent.request("status", fault=self.fault.id, record=self._record, timeout=OBEY_PATIENCE)
-            if told["residue"]:  # its record has been lost there: ours is a copy of it
-                agent.request("sweep", implementations=[], copies=[self._record])
+            if told["residue"] or (told["record"] and not told["held"]):
+                # Its guardian may have died meanwhile, or its record may have been lost there: ours is a copy of it.
+                copies = [] if self._record is None else [self._record]
+                agent.request("sweep", implementations=[], copies=copies)
         except AgentError as error:
             return None, str(error)
         if told["held"] or told["record"] or told["residue"]:

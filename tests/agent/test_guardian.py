@@ -370,6 +370,21 @@ def test_a_sweep_undoes_what_nobody_holds_and_touches_nothing_that_somebody_hold
         agent.gone()
 
 
+@pytest.mark.parametrize("how", ["end of input", "bye"])
+def test_an_agent_leaves_no_orphan_of_another_behind_when_it_ends(agent: AgentProcess, how: str) -> None:
+    """The former agent's guardian was still at work when it started, and was killed since."""
+    in_effect(agent)
+    with AgentProcess(agent.folder) as other:
+        assert other.hello["swept"] == []
+        agent.orphan()
+        if how == "bye":
+            other.ask("bye")
+        else:
+            other.input.close()
+        other.end()
+        agent.gone()
+
+
 def test_what_outlives_a_reboot_is_undone_after_it(agent: AgentProcess) -> None:
     """A file, the state of a port, a drained node: they are still there after a boot, and nobody holds them."""
     in_effect(agent)

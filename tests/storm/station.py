@@ -14,6 +14,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -47,7 +48,8 @@ class Outcome:
 
     Attributes:
         killed: who was killed.
-        dead: their process ids: they may take a moment to go.
+        dead: the process ids of those, who may take a moment to go, and of who is frozen, who does nothing any more.
+        frozen: whether the agent was frozen: what the kernel ends with a process then waits for that.
         survived: parties that were alive after the last blow.
         residue: what was left after the deadline.
         reported, swept: where residue was allowed: whether the next command told of it, and `chaos sweep` cleared it.
@@ -57,6 +59,7 @@ class Outcome:
     trial: Trial
     killed: list[Party] = field(default_factory=list)
     dead: set[int] = field(default_factory=set)
+    frozen: bool = False
     survived: bool = True
     residue: list[str] = field(default_factory=list)
     reported: bool | None = None
@@ -70,7 +73,8 @@ class Outcome:
         the kernel ends goes with the last thread of its process, a moment after its main one.
         """
         unguarded = "guardian" in self.killed or "record" in what
-        return not self.survived and unguarded and not what.startswith(ENDED_BY_KERNEL)
+        ended = what.startswith(ENDED_BY_KERNEL) and not self.frozen
+        return not self.survived and unguarded and not ended
 
 
 class Node:
@@ -245,8 +249,7 @@ class Storm:
     # -- one trial ---------------------------------------------------------------------------------------------------
 
     def _one(self, trial: Trial, node: Node) -> Outcome:
-        folder = self._folder / f"trial{trial.number}"
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(prefix=f"trial{trial.number}-", dir=self._folder))
         outcome = Outcome(trial)
         controller = self._start(trial, node, folder)
         try:
@@ -323,9 +326,10 @@ class Storm:
             for victim in victims:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(victim, number)
+                    outcome.dead.add(victim)
+                    outcome.frozen |= (strike.blow, strike.party) == ("freeze", "agent")
                     if strike.blow == "kill":
                         outcome.killed.append(strike.party)
-                        outcome.dead.add(victim)
 
     def _look(
         self, outcome: Outcome, node: Node, controller: subprocess.Popen[bytes], promised: float, folder: Path
