@@ -17,7 +17,9 @@ from chaos.agent.locks import Locks
 from chaos.agent.records import Held
 from injectors.contract import InjectorError
 
-_PATIENCE = 15.0  # seconds; a busy machine takes a while to start a Python
+_START = 15.0  # seconds for a Python to start on a busy machine
+_START_IN_SCOPE = 2.0  # seconds for systemd to answer as well; from then on it is done without
+_ANSWER = 3.0  # seconds for one that runs
 _ATTEMPTS = 3
 _LARGEST_LOG = 1_000_000  # bytes
 _SCRIPT = "from chaos.agent import guardian; guardian.main()"
@@ -35,10 +37,17 @@ class Guard:
         self._state = state
         self._log = os.path.join(state, "guardian.log")
         self._on_failure = on_failure
-        self._lock = threading.Lock()
-        self._socket: Optional[socket.socket] = None
+        self._talking = threading.Lock()  # while one is started or asked: whoever ends a fault must not wait for that
+        self._changing = threading.Lock()
+        self._guardian: Optional[_Running] = None
         self._watched: Dict[str, Tuple[Held, Locks]] = {}
-        self.pid: Optional[int] = None
+        self._scope = _scope()
+
+    @property
+    def pid(self) -> Optional[int]:
+        """The process id of the guardian at work."""
+        running = self._guardian
+        return None if running is None else running.process.pid
 
     def watch(self, held: Held, locks: Locks) -> None:
         """Have a record watched; returns when the guardian has it, and everything that undoing it takes.
@@ -47,25 +56,15 @@ class Guard:
             InjectorError: there is no guardian, or it cannot undo this.
         """
         fault = held.record.fault
-        with self._lock:
+        with self._changing:
             self._watched[fault] = (held, locks)
-            try:
-                self._deliver(held, locks)
-            except BaseException:
-                del self._watched[fault]
-                raise
-
-    def _deliver(self, held: Held, locks: Locks) -> None:
-        for attempt in range(_ATTEMPTS):
-            if self._socket is None:
-                self._start(_scope() if attempt == 0 else [])
-            try:
-                self._hand_over(held, locks)
-            except OSError:  # it has died meanwhile
-                self._drop()
-            else:
-                return
-        raise InjectorError(f"the guardian dies again and again: see {self._log}")
+        try:
+            with self._talking:
+                self._deliver(fault)
+        except BaseException:
+            with self._changing:
+                self._watched.pop(fault, None)
+            raise
 
     def forget(self, fault: str) -> None:
         """A fault has ended: nothing is left of it."""
@@ -76,29 +75,62 @@ class Guard:
         self._let_go("yours", fault)
 
     def _let_go(self, op: str, fault: str) -> None:
-        with self._lock:
-            if self._watched.pop(fault, None) is not None and self._socket is not None:
-                with contextlib.suppress(OSError):  # it has died: the record is left, as it would be after it
-                    self._socket.send(json.dumps({"op": op, "fault": fault}).encode())
+        """Tell, and wait for nothing: one that hangs finds out by itself that the record has gone."""
+        with self._changing:
+            running = self._guardian
+            if self._watched.pop(fault, None) is not None and running is not None:
+                with contextlib.suppress(OSError):  # it has died, or hangs: the record is left, as it would be after it
+                    running.socket.send(json.dumps({"op": op, "fault": fault}).encode(), socket.MSG_DONTWAIT)
 
-    def _hand_over(self, held: Held, locks: Locks) -> None:
-        assert self._socket is not None
-        message = {"op": "watch", "path": held.path, "locks": locks.paths}
-        socket.send_fds(self._socket, [json.dumps(message).encode()], [held.lock, *locks.descriptors])
-        data = self._socket.recv(65536)
+    def _deliver(self, fault: str) -> None:
+        for _ in range(_ATTEMPTS):
+            fresh = self._guardian is None
+            if fresh:
+                self._start()
+            try:
+                self._hand_over(fault)
+            except OSError:  # it has died meanwhile, or hangs
+                self._drop()
+                if fresh:  # perhaps not through its own fault
+                    self._scope = []
+            else:
+                return
+        raise InjectorError(f"the guardian dies again and again: see {self._log}")
+
+    def _hand_over(self, fault: str) -> None:
+        running = self._guardian
+        assert running is not None
+        with self._changing:  # its descriptors are ours as long as it is watched
+            if fault not in self._watched:
+                return
+            held, locks = self._watched[fault]
+            message = {"op": "watch", "path": held.path, "locks": locks.paths}
+            fds = [held.lock, *locks.descriptors]
+            socket.send_fds(running.socket, [json.dumps(message).encode()], fds, socket.MSG_DONTWAIT)
+        data = running.socket.recv(65536)
         if not data:
             raise ConnectionResetError
+        running.socket.settimeout(_ANSWER)
         answer = json.loads(data)
         if "error" in answer:
             raise InjectorError(answer["error"])
 
-    def _start(self, scope: List[str]) -> None:
+    def _start(self) -> None:
         log = self._log_file()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(_PATIENCE)
+        ours.settimeout(_START_IN_SCOPE if self._scope else _START)
         try:
             process = subprocess.Popen(
-                [*scope, sys.executable, "-S", "-c", _SCRIPT, str(theirs.fileno()), str(os.getpid()), self._state],
+                [
+                    *self._command(),
+                    sys.executable,
+                    "-S",
+                    "-c",
+                    _SCRIPT,
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    self._state,
+                ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -114,8 +146,14 @@ class Guard:
             theirs.close()
             if log >= 0:
                 os.close(log)
-        self._socket, self.pid = ours, process.pid
-        threading.Thread(target=self._attend, args=(process,), name="guardian", daemon=True).start()
+        running = _Running(ours, process)
+        with self._changing:
+            self._guardian = running
+        threading.Thread(target=self._attend, args=(running,), name="guardian", daemon=True).start()
+
+    def _command(self) -> List[str]:
+        """What puts it into a scope; a scope's name is used once."""
+        return [*self._scope, f"--unit=chaos-guardian-{uuid.uuid4()}"] if self._scope else []
 
     def _log_file(self) -> int:
         """Never the agent's own stderr: an SSH channel stays open as long as anybody has it."""
@@ -128,25 +166,33 @@ class Guard:
         return fd
 
     def _drop(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self._socket = self.pid = None
+        """Part with a guardian that is of no use: if it only hung, it would take our silence for our death."""
+        with self._changing:
+            running, self._guardian = self._guardian, None
+        if running is not None:
+            running.process.kill()
+            running.socket.close()
 
-    def _attend(self, process: subprocess.Popen[bytes]) -> None:
+    def _attend(self, running: _Running) -> None:
         """Wait for a guardian's end, and start another for what is still watched."""
-        process.wait()
-        with self._lock:
-            if self.pid == process.pid:
+        running.process.wait()
+        with self._talking:
+            if self._guardian is running:
                 self._drop()
-            watched = list(self._watched)
-        for fault in watched:
-            with self._lock:
-                if fault not in self._watched:  # it has ended meanwhile
-                    continue
+            with self._changing:
+                watched = list(self._watched)
+            for fault in watched:
                 try:
-                    self._deliver(*self._watched[fault])
+                    self._deliver(fault)
                 except InjectorError as error:
-                    self._on_failure(str(error))
+                    if fault in self._watched:  # else it has ended meanwhile
+                        self._on_failure(str(error))
+
+
+class _Running:
+    def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        self.socket = sock
+        self.process = process
 
 
 def _scope() -> List[str]:
@@ -155,4 +201,4 @@ def _scope() -> List[str]:
     if runner is None or not os.path.isdir("/run/systemd/system"):
         return []
     whose = [] if os.geteuid() == 0 else ["--user"]
-    return [runner, *whose, "--scope", "--quiet", "--collect", f"--unit=chaos-guardian-{uuid.uuid4()}"]
+    return [runner, *whose, "--scope", "--quiet", "--collect"]

@@ -87,7 +87,7 @@ class Agents:
     def _deliver(self, event: Message) -> None:
         if "fault" in event:
             self.inbox(event["fault"]).put(event)
-        elif event["event"] == "gone":
+        elif event["event"] in ("gone", "hangs"):
             with self._lock:
                 inboxes = list(self._inboxes.values())
             for inbox in inboxes:

@@ -215,6 +215,8 @@ class Conductor(threading.Thread):
                 # What the agent had sent before its end lies in front of this.
                 if agent.gone and self._inbox.empty():
                     raise AgentError(f"the agent of {agent.name} died while it held the fault")
+                if agent.hangs:
+                    raise AgentError(f"the agent of {agent.name} hangs")
             elif self._take(agent, event):
                 return
 

@@ -17,6 +17,7 @@ from chaos.lab.errors import LabError
 
 SLACK, LATEST = protocol.SLACK, protocol.LATEST
 ANSWER_TIMEOUT = 20.0  # seconds; arming imports and plans, everything else is answered at once
+HANGS_AFTER = 2.0  # seconds without the answer that an agent gives at once
 PINGS = 16
 
 
@@ -76,6 +77,7 @@ class AgentClient:
         stdout: descriptor to read answers from; taken over.
         process: the agent's process.
         on_event: called with every event, on the reading thread; the last is ``{"event": "gone"}``, after its end.
+            ``{"event": "hangs"}`` comes where it no longer answers, although it has not ended.
 
     Raises:
         AgentError: the agent does not say hello, or says that it cannot work.
@@ -97,6 +99,7 @@ class AgentClient:
         self._closed = threading.Event()
         self._goodbye: _Waiting | None = None
         self._fate = "has gone"
+        self.hangs = False
         self._reader = threading.Thread(target=self._read, name=f"agent {name}", daemon=True)
         self._reader.start()
         if not self._greeted.wait(ANSWER_TIMEOUT) or not self.hello:
@@ -202,9 +205,14 @@ class AgentClient:
     def _renew(self) -> None:
         while not self._closed.wait(protocol.RENEW_EVERY):
             try:
-                self.request("renew", timeout=protocol.LEASE)
-            except AgentError:  # the reading thread notices its end; silence means that it undoes everything
+                self.request("renew", timeout=HANGS_AFTER)
+            except Refused:
                 continue
+            except AgentError:
+                if not self.gone:  # whose end the reading thread notices
+                    self.hangs = True
+                    self._on_event({"event": "hangs"})
+                    return
 
     @property
     def gone(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_process import ROOT, AgentProcess, kill_and_wait
+from agent_process import PLANTED, ROOT, AgentProcess, kill_and_wait
 from lab_help import eventually
 
 from injectors import kernel
@@ -98,16 +98,19 @@ def test_what_ends_the_agents_whole_group_and_session_leaves_the_guardian(tmp_pa
 def test_it_is_small_and_sleeps(agent: AgentProcess) -> None:
     guardian = in_effect(agent)
 
-    def ticks() -> int:
+    def look() -> tuple[str, str, str]:
+        """Its state, its CPU time in ticks, and how often it went to sleep."""
         fields = Path(f"/proc/{guardian}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
+        return fields[0], f"{fields[11]} {fields[12]}", status()["voluntary_ctxt_switches"]
 
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{guardian}/status").read_text().splitlines())
-    assert int(status["VmRSS"].split()[0]) < 40_000, "KiB"
-    before = ticks(), status["voluntary_ctxt_switches"]
+    def status() -> dict[str, str]:
+        return dict(line.split(":", 1) for line in Path(f"/proc/{guardian}/status").read_text().splitlines())
+
+    assert int(status()["VmRSS"].split()[0]) < 40_000, "KiB"
+    eventually(lambda: look()[0] == "S", "its sleep")
+    before = look()
     time.sleep(0.5)
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{guardian}/status").read_text().splitlines())
-    assert (ticks(), status["voluntary_ctxt_switches"]) == before, "it has not woken once"
+    assert look() == before, "it has not woken once"
 
 
 def test_a_guardian_that_is_killed_is_followed_by_another_before_anything_happens(agent: AgentProcess) -> None:
@@ -119,6 +122,31 @@ def test_a_guardian_that_is_killed_is_followed_by_another_before_anything_happen
     agent.murder()
     agent.gone()
     eventually(lambda: not alive(second), "its end")
+
+
+def test_a_guardian_that_hangs_delays_no_undo_and_is_replaced(agent: AgentProcess) -> None:
+    first = in_effect(agent)
+    os.kill(first, signal.SIGSTOP)
+    arming = agent.say(
+        op="arm",
+        fault="f2",
+        implementation=PLANTED,
+        params={"folder": str(agent.folder)},
+        target={"node": 0},
+        duration=60.0,
+        at=time.monotonic_ns(),
+        owner="a-run",
+    )
+    eventually(lambda: agent.record("f2").exists(), "the record of which the guardian hears nothing")
+    agent.ask("disarm", fault="f1")
+    assert agent.event("undone", "f1")["residue"] == []
+    assert not any(message.get("re") == arming for message in agent.seen), "arming waits for the guardian, undoing not"
+    while (answer := agent.next()).get("re") != arming:
+        pass
+    assert answer["guardian"] != first
+    eventually(lambda: not alive(first), "the end of the one that hangs: it would take our silence for our death")
+    agent.murder()
+    agent.gone("f2")
 
 
 def test_killed_again_and_again_and_the_agent_at_last(agent: AgentProcess) -> None:
@@ -208,6 +236,27 @@ def test_an_agent_that_hangs_in_the_middle_of_a_change_is_killed_at_the_deadline
     assert short.process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("systemd_run", ['exec 9>/dev/null; shift 4; exec "$@"', "exit 1", "sleep 1000"])
+def test_with_or_without_systemds_help_there_is_a_guardian(
+    tmp_path: Path, systemd_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A systemd-run that does what it is for, one that is refused, and one that hangs."""
+    fake = tmp_path / "bin/systemd-run"
+    fake.parent.mkdir()
+    fake.write_text(f"#!/bin/sh\n{systemd_run}\n")
+    fake.chmod(0o755)
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    (trap / "sitecustomize.py").write_text(
+        "import os\nisdir = os.path.isdir\nos.path.isdir = lambda path: path == '/run/systemd/system' or isdir(path)\n"
+    )
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    with AgentProcess(tmp_path, path=[trap]) as agent:
+        in_effect(agent)
+        agent.murder()
+        agent.gone()
+
+
 def test_a_deadline_is_kept_without_any_agent_after_its_undo_failed_at_first(agent: AgentProcess) -> None:
     in_effect(agent, fail={"undo": 4})
     agent.murder()
@@ -260,7 +309,7 @@ def test_one_of_several_targets_that_vanishes_keeps_no_other_from_being_undone(a
         for fault in targets:
             eventually(lambda fault=fault: not agent.record(fault).exists(), f"the end of {fault}")
         for fault in ("f1", "f3"):
-            assert Path(f"/proc/{targets[fault].pid}/stat").read_text().split()[2] == "S"
+            assert Path(f"/proc/{targets[fault].pid}/stat").read_text().split()[2] not in "Tt"
     finally:
         for process in targets.values():
             process.kill()
