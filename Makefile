@@ -44,9 +44,9 @@ $(READY): pyproject.toml constraints.txt
 	  --config-settings editable_mode=compat -e '.[lab,dev]'
 	touch $@
 
-# What the tests need of the system: a browser that looks at the scorecard.
+# What the tests need of the system: a browser that looks at the scorecard, a systemd that ends sessions.
 system:
-	@tools/system-packages chromium fonts-dejavu-core
+	@tools/system-packages chromium fonts-dejavu-core systemd
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

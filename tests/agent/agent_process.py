@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class AgentProcess:
         looks: start it with ``--look``.
         code: where agent and injectors are; by default this tree.
         path: what comes before that.
+        before: what stands before the command, such as a ``nsenter`` into other namespaces.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class AgentProcess:
         looks: bool = False,
         code: Path | None = None,
         path: Iterable[Path] = (),
+        before: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self.guardians: set[int] = set()
@@ -58,7 +60,7 @@ class AgentProcess:
         found = [*path, code] if code else [*path, ROOT, Path(__file__).parent]
         with (folder / "stderr").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", SCRIPT, str(lease), str(slack), *(["--look"] if looks else [])],
+                [*before, sys.executable, "-P", "-c", SCRIPT, str(lease), str(slack), *(["--look"] if looks else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
