@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import queue
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyroute2 import IPRoute
 
@@ -80,6 +82,24 @@ def nvswitch_drops(switch: int, receivers: Iterable[int]) -> Iterator[None]:
     finally:
         drop.delete()
         drop.close()
+
+
+def in_effect(
+    agent: Any, fault: str, implementation: str, params: dict[str, Any], target: dict[str, Any], duration: float
+) -> None:
+    """Arm a fault with an agent's client, and fire it at once."""
+    at = agent.clock.theirs(time.monotonic_ns())
+    order = {"implementation": implementation, "params": params, "target": target, "duration": duration}
+    agent.request("arm", fault=fault, at=at, owner="a-run", **order)
+    agent.request("fire", fault=fault, at=0)
+
+
+def until(events: queue.SimpleQueue[dict[str, Any]], what: str, **fields: Any) -> dict[str, Any]:
+    """The next event of that name."""
+    while True:
+        event = events.get(timeout=PATIENCE)
+        if event["event"] == what and fields.items() <= event.items():
+            return event
 
 
 class Datagrams:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_help import alive_in, eventually, path
+from lab_help import alive_in, eventually, in_effect, path, until
 from pyroute2 import IPRoute
 
 from chaos.lab.cluster import Lab
@@ -422,25 +422,7 @@ def test_an_undo_that_does_nothing_is_found_out(lab: Lab, target: Target, monkey
 
 
 def armed(agent: transport.AgentClient, fault: str, duration: float) -> None:
-    agent.request(
-        "arm",
-        fault=fault,
-        implementation="injectors.fabric:Blackhole",
-        params={"source": "gpu0", "to": "gpu1"},
-        target={"node": 0},
-        duration=duration,
-        at=agent.clock.theirs(time.monotonic_ns()),
-        owner="a-run",
-    )
-    agent.request("fire", fault=fault, at=0)
-
-
-def until(events: queue.SimpleQueue[dict[str, Any]], what: str, **fields: Any) -> dict[str, Any]:
-    """The next event of that name."""
-    while True:
-        event = events.get(timeout=30)
-        if event["event"] == what and fields.items() <= event.items():
-            return event
+    in_effect(agent, fault, "injectors.fabric:Blackhole", {"source": "gpu0", "to": "gpu1"}, {"node": 0}, duration)
 
 
 def test_the_nodes_agent_makes_it_and_proves_that_it_is_gone(lab: Lab, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_help import alive_in, eventually
+from lab_help import alive_in, eventually, in_effect, until
 from pyroute2 import IPRoute
 
 from chaos.lab.cluster import Lab
@@ -444,25 +444,7 @@ def test_an_undo_that_does_nothing_is_found_out(target: Target, monkeypatch: pyt
 
 
 def armed(agent: transport.AgentClient, fault: str, duration: float) -> None:
-    agent.request(
-        "arm",
-        fault=fault,
-        implementation="injectors.pcie:Throttle",
-        params={"rate": RATE},
-        target={"node": 0, "gpu": 1},
-        duration=duration,
-        at=agent.clock.theirs(time.monotonic_ns()),
-        owner="a-run",
-    )
-    agent.request("fire", fault=fault, at=0)
-
-
-def until(events: queue.SimpleQueue[dict[str, Any]], what: str, **fields: Any) -> dict[str, Any]:
-    """The next event of that name."""
-    while True:
-        event = events.get(timeout=30)
-        if event["event"] == what and fields.items() <= event.items():
-            return event
+    in_effect(agent, fault, "injectors.pcie:Throttle", {"rate": RATE}, {"node": 0, "gpu": 1}, duration)
 
 
 def test_the_nodes_agent_makes_it_and_proves_that_it_is_gone(lab: Lab, tmp_path: Path) -> None:

@@ -351,8 +351,13 @@ class Storm:
         if unexcused:
             outcome.wrong.append(f"left after the deadline, with {', '.join(alive) or 'nobody'} alive: {unexcused}")
         # With all three dead, and nothing in the kernel that ends it: the next command tells, and a sweep clears it.
-        told = self._chaos(node, "runs")
-        outcome.reported = all(name in told.stdout.decode() for name in records_of(outcome.residue))
+        # A process that was killed keeps its locks until the last of its threads has gone.
+        for _ in range(3):
+            told = self._chaos(node, "runs")
+            outcome.reported = all(name in told.stdout.decode() for name in records_of(outcome.residue))
+            if outcome.reported:
+                break
+            time.sleep(0.2)
         if not outcome.reported and not outcome.survived:
             outcome.wrong.append(f"the next command does not tell of {outcome.residue}: {told.stdout.decode()}")
 
