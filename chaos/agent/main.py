@@ -26,6 +26,8 @@ from chaos.agent.undo import describe, load
 from injectors import kernel
 from injectors.contract import InjectorError, Target, UndoRecord
 
+_READER_PATIENCE = 0.5  # seconds for a controller to read on
+
 
 class Agent:
     """One agent, until its input ends, its lease lapses, or it is told goodbye.
@@ -43,6 +45,10 @@ class Agent:
         guard = Guard(os.path.abspath(state), self._lost_guardian)
         self._node = Node(self._records, self._locks, guard)
         self._pipe = out
+        os.set_blocking(out, False)
+        self._writable = select.poll()
+        self._writable.register(out, select.POLLOUT)
+        self._mute = False
         self._holders: Dict[str, Holder] = {}
         self._left: List[str] = []
         self._out = threading.Lock()
@@ -51,14 +57,16 @@ class Agent:
         self._namespaces: Dict[str, str] = json.loads(os.environ.get("CHAOS_LAB_NETNS", "{}"))
 
     def emit(self, message: Message) -> None:
-        """Send one line; silently, if the controller has gone: what it asked for is undone all the same."""
+        """Send one line; silently, if the controller has gone or reads no more: what it asked for is undone anyway."""
         data = protocol.encode(message)
-        try:
-            with self._out:
-                while data:
+        with self._out:
+            while data and not self._mute:
+                try:
                     data = data[os.write(self._pipe, data) :]
-        except OSError:
-            return
+                except BlockingIOError:  # no undo waits for a controller that hangs
+                    self._mute = not self._writable.poll(_READER_PATIENCE * 1000)
+                except OSError:
+                    self._mute = True
 
     def greet(self) -> None:
         """Undo what former agents of this node left behind, unless we only look, then say hello."""
@@ -92,13 +100,16 @@ class Agent:
         stop = _stop_signal()
         poll.register(stop, select.POLLIN)
         goodbye = None
-        while goodbye is None:
+        while goodbye is None and not self._mute:
             ready = dict(poll.poll(self._lease_left() * 1000))
             if stop in ready or self._lease_left() == 0:
                 break
             if 0 not in ready:
                 continue
-            data = os.read(0, 65536)
+            try:
+                data = os.read(0, 65536)
+            except BlockingIOError:  # one socket for both directions does not block either
+                continue
             if not data:
                 break
             self._heard = time.monotonic()

@@ -234,6 +234,15 @@ def test_a_controller_whose_machine_hangs_is_left_alone_with_its_pipe(tmp_path: 
         agent.gone()
 
 
+def test_a_controller_that_reads_no_more_holds_no_undo_up(agent: AgentProcess) -> None:
+    """Its pipe fills up; what cannot be said must not keep the agent from anything."""
+    agent.arm()
+    agent.fire()
+    agent.write(b"".join(b'{"id":%d,"op":"ping"}\n' % number for number in range(4000)))
+    agent.gone()
+    assert agent.process.wait() == 0
+
+
 def test_a_ctrl_c_in_the_terminal_is_for_the_controller(agent: AgentProcess) -> None:
     agent.arm()
     agent.fire()
