@@ -1,7 +1,7 @@
 """The contract between an injector and whoever runs it (the agent on a node).
 
-The life of a fault, in order: ``support`` (can this node do it), ``plan`` (read, change nothing), its ``devices`` are
-locked, the record is put on stable storage and a guardian watches it, ``prepare`` (everything slow, nothing that
+The life of a fault, in order: ``support`` (can this node do it), its ``devices`` are locked, ``plan`` (read, change
+nothing), the record is put on stable storage and a guardian watches it, ``prepare`` (everything slow, nothing that
 disturbs), ``witness`` before, ``inject`` (the change alone), ``witness`` during, ``undo`` at the end, ``witness``
 after, ``residue`` (nothing may be left), and only then is the record removed. A process that finds a record and nobody
 holding it undoes the fault from the record alone; where even the record is lost, ``strays`` finds what bears our mark.

@@ -15,7 +15,7 @@ from chaos import __version__
 from chaos.agent import protocol, undo
 from chaos.agent.clock import Bell, real_time
 from chaos.agent.guard import Guard
-from chaos.agent.locks import DeviceLocks, Locks
+from chaos.agent.locks import DeviceBusy, DeviceLocks, Locks
 from chaos.agent.protocol import Message
 from chaos.agent.records import Held, RecordGone, Records
 from chaos.agent.undo import describe, load
@@ -23,6 +23,7 @@ from injectors import kernel
 from injectors.contract import Evidence, Injector, InjectorError, Order, Phase, Target, UndoRecord
 
 WITNESS_BUDGET = 0.1
+_LOCK_AGAIN = 0.005  # seconds
 # A signal's or a power cut's effect may take a while to show; a fault without an end has the time.
 PATIENT_BUDGET = 2.0
 
@@ -149,21 +150,36 @@ class Holder(threading.Thread):
         return armed
 
     def _promise(self) -> _Armed:
-        """Plan the fault, lock its devices, write its record and have it watched: all of it, or nothing."""
+        """Lock the fault's devices, plan it, write its record and have it watched: all of it, or nothing."""
         job = self.job
         injector = load(job.implementation)
         order = Order(job.fault, injector.Params(**job.params), Target(**job.target), job.duration)
-        record = injector.plan(order)
-        record.boot, record.owner, record.agent = kernel.boot_id(), job.owner, __version__
-        record.deadline_ns = job.at + int(((job.duration or 0) + protocol.SLACK) * 1e9)
         with contextlib.ExitStack() as on_failure:
-            locks = self._node.locks.take(record.devices, job.fault, job.owner)
+            locks = self._lock(injector, order)
             on_failure.callback(locks.release)
+            record = injector.plan(order)
+            record.boot, record.owner, record.agent = kernel.boot_id(), job.owner, __version__
+            record.deadline_ns = job.at + int(((job.duration or 0) + protocol.SLACK) * 1e9)
             held = self._node.records.write(record)
             on_failure.callback(_forget, held)
             self._node.guard.watch(held, locks)
             on_failure.pop_all()
         return _Armed(injector, held, locks)
+
+    def _lock(self, injector: Injector, order: Order) -> Locks:
+        """Lock the devices; where an earlier fault of the same run still has one, when that has ended."""
+        try:
+            devices = injector.devices(order)
+        except Exception:
+            injector.plan(order)  # says better what is wrong with the target
+            raise
+        while True:
+            try:
+                return self._node.locks.take(devices, order.fault, self.job.owner)
+            except DeviceBusy as busy:
+                if busy.owner != self.job.owner or self._stop_asked or time.monotonic_ns() > self.job.at:
+                    raise
+                time.sleep(_LOCK_AGAIN)
 
     def _live(self, armed: _Armed) -> None:
         try:

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
-from typing import Dict, Iterable, List
+from typing import Dict, Iterable, List, Optional, Tuple
 from urllib.parse import quote
 
 from injectors.contract import InjectorError
@@ -20,7 +20,15 @@ _LONGEST = 200  # characters of a file's name; the kernel allows 255
 
 
 class DeviceBusy(InjectorError):
-    """Another fault has the device."""
+    """Another fault has the device.
+
+    Args:
+        owner: the run that it belongs to, where that is known.
+    """
+
+    def __init__(self, text: str, owner: Optional[str]) -> None:
+        super().__init__(text)
+        self.owner = owner
 
 
 class DeviceLocks:
@@ -110,18 +118,20 @@ def _lock(path: str, device: str, note: Dict[str, str]) -> int:
         except FileNotFoundError:  # whoever had it has just ended, and removed the file
             pass
         except BlockingIOError:
-            busy = DeviceBusy(f"{device} is taken by {_whose(fd)}: wait for its end, or aim at another")
+            fault, owner = _whose(fd)
             os.close(fd)
-            raise busy from None
+            text = f"{device} is taken by {fault}: wait for its end, or aim at another"
+            raise DeviceBusy(text, owner) from None
         except BaseException:
             os.close(fd)
             raise
         os.close(fd)
 
 
-def _whose(fd: int) -> str:
+def _whose(fd: int) -> Tuple[str, Optional[str]]:
+    """The fault that has a lock, in words, and the run that it belongs to."""
     try:
         note = json.loads(os.pread(fd, 4096, 0))
-        return f"fault {note['fault']} of run {note['owner']}"
+        return f"fault {note['fault']} of run {note['owner']}", note["owner"]
     except (OSError, ValueError, KeyError, TypeError):
-        return "another fault"
+        return "another fault", None

@@ -126,18 +126,19 @@ class AgentProcess:
                 return message
             assert message.get("event") != "end", f"the agent ended without {what}: {self.seen}"
 
-    def arm(self, fault: str = "f1", *, duration: float | None = 60.0, **more: Any) -> dict[str, Any]:
-        """Arm a planted fault."""
-        params = {key: more.pop(key) for key in ("fail", "left", "device", "hang") if key in more}
-        order: dict[str, Any] = {
+    def order(self, **params: Any) -> dict[str, Any]:
+        """The parts of an order to arm that are the same for every planted fault."""
+        return {
             "implementation": PLANTED,
             "params": {"folder": str(self.folder), **params},
             "target": {"node": 0},
-            "duration": duration,
-            "at": time.monotonic_ns(),
-            "owner": "a-run",
         }
-        return self.ask("arm", fault=fault, **(order | more))
+
+    def arm(self, fault: str = "f1", *, duration: float | None = 60.0, **more: Any) -> dict[str, Any]:
+        """Arm a planted fault."""
+        params = {key: more.pop(key) for key in ("fail", "left", "device", "hang") if key in more}
+        timing = {"duration": duration, "at": time.monotonic_ns(), "owner": "a-run"}
+        return self.ask("arm", fault=fault, **(self.order(**params) | timing | more))
 
     def fire(self, fault: str = "f1", at: int = 0) -> dict[str, Any]:
         """Fire it and wait until it is witnessed."""

@@ -377,7 +377,7 @@ def test_locks_that_cannot_be_taken_refuse_the_fault(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file is in the way")
     with AgentProcess(tmp_path) as agent:
         assert "devices cannot be locked in" in agent.arm()["error"]
-        assert agent.names() == ["plan"]
+        assert agent.names() == []
         assert not agent.record().exists()
 
 
@@ -392,6 +392,31 @@ def test_two_agents_never_meet_on_one_device(agent: AgentProcess) -> None:
         in_effect(other, "f2", device="the-link")
         other.ask("bye")
         other.end()
+
+
+def test_a_later_fault_of_the_same_run_is_armed_when_the_earlier_one_has_ended(agent: AgentProcess) -> None:
+    """A flapping link: each time it is armed ahead of its instant, while the former one is still to come or to end."""
+    now = time.monotonic_ns()
+    agent.arm("f1", device="the-link", at=now, duration=0.3)
+    later = now + 5_000_000_000
+    waiting = agent.say(op="arm", fault="f2", **agent.order(device="the-link"), at=later, duration=0.01, owner="a-run")
+    agent.fire("f1", at=now)
+    assert "f2" not in {call["fault"] for call in agent.calls("f2")}, "it is not even planned"
+    while (message := agent.next()).get("re") != waiting:
+        pass
+    assert "record" in message
+    assert any(event.get("event") == "ended" and event["fault"] == "f1" for event in agent.seen)
+    agent.ask("fire", fault="f2", at=later)
+    agent.ask("disarm", fault="f2")
+    assert agent.event("undone", "f2")["residue"] == []
+
+
+def test_two_faults_of_one_run_that_overlap_on_a_device_are_refused(agent: AgentProcess) -> None:
+    """CASES 27 and 28: never one over the other."""
+    in_effect(agent, device="the-link")
+    error = agent.arm("f2", device="the-link", at=time.monotonic_ns() + 200_000_000)["error"]
+    assert error == "the-link is taken by fault f1 of run a-run: wait for its end, or aim at another"
+    assert agent.effect("f1")
 
 
 def test_a_killed_agents_device_is_its_guardians_until_it_is_undone(agent: AgentProcess) -> None:
