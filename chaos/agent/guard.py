@@ -18,7 +18,7 @@ from chaos.agent.records import Held
 from injectors.contract import InjectorError
 
 _START = 15.0  # seconds for a Python to start on a busy machine
-_START_IN_SCOPE = 2.0  # seconds for systemd to answer as well; from then on it is done without
+_START_IN_SCOPE = 2.0  # seconds for systemd to answer as well; then it is done without
 _ANSWER = 3.0  # seconds for one that runs
 _ATTEMPTS = 3
 _LARGEST_LOG = 1_000_000  # bytes
@@ -41,7 +41,6 @@ class Guard:
         self._changing = threading.Lock()
         self._guardian: Optional[_Running] = None
         self._watched: Dict[str, Tuple[Held, Locks]] = {}
-        self._scope = _scope()
 
     @property
     def pid(self) -> Optional[int]:
@@ -83,19 +82,23 @@ class Guard:
                     running.socket.send(json.dumps({"op": op, "fault": fault}).encode(), socket.MSG_DONTWAIT)
 
     def _deliver(self, fault: str) -> None:
+        scope = _scope()  # tried once, since the next may suffer as the first did
+        failed: Optional[OSError] = None
         for _ in range(_ATTEMPTS):
-            fresh = self._guardian is None
-            if fresh:
-                self._start()
             try:
+                if self._guardian is None:
+                    try:
+                        self._start(scope)
+                    finally:
+                        scope = []
                 self._hand_over(fault)
-            except OSError:  # it has died meanwhile, or hangs
+            except OSError as error:  # it has died meanwhile, hangs, or cannot be started
+                print(f"a guardian fails: {error}", file=sys.stderr)
+                failed = error
                 self._drop()
-                if fresh:  # perhaps not through its own fault
-                    self._scope = []
             else:
                 return
-        raise InjectorError(f"the guardian dies again and again: see {self._log}")
+        raise InjectorError(f"no guardian stays alive: {failed}; see {self._log}")
 
     def _hand_over(self, fault: str) -> None:
         running = self._guardian
@@ -109,20 +112,20 @@ class Guard:
             socket.send_fds(running.socket, [json.dumps(message).encode()], fds, socket.MSG_DONTWAIT)
         data = running.socket.recv(65536)
         if not data:
-            raise ConnectionResetError
+            raise ConnectionResetError("it has died")
         running.socket.settimeout(_ANSWER)
         answer = json.loads(data)
         if "error" in answer:
             raise InjectorError(answer["error"])
 
-    def _start(self) -> None:
+    def _start(self, scope: List[str]) -> None:
         log = self._log_file()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(_START_IN_SCOPE if self._scope else _START)
+        ours.settimeout(_START_IN_SCOPE if scope else _START)
         try:
             process = subprocess.Popen(
                 [
-                    *self._command(),
+                    *scope,
                     sys.executable,
                     "-S",
                     "-c",
@@ -139,9 +142,9 @@ class Guard:
                 cwd="/",
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-        except OSError as error:
+        except OSError:
             ours.close()
-            raise InjectorError(f"no guardian starts: {error}") from error
+            raise
         finally:
             theirs.close()
             if log >= 0:
@@ -150,10 +153,6 @@ class Guard:
         with self._changing:
             self._guardian = running
         threading.Thread(target=self._attend, args=(running,), name="guardian", daemon=True).start()
-
-    def _command(self) -> List[str]:
-        """What puts it into a scope; a scope's name is used once."""
-        return [*self._scope, f"--unit=chaos-guardian-{uuid.uuid4()}"] if self._scope else []
 
     def _log_file(self) -> int:
         """Never the agent's own stderr: an SSH channel stays open as long as anybody has it."""
@@ -201,4 +200,4 @@ def _scope() -> List[str]:
     if runner is None or not os.path.isdir("/run/systemd/system"):
         return []
     whose = [] if os.geteuid() == 0 else ["--user"]
-    return [runner, *whose, "--scope", "--quiet", "--collect"]
+    return [runner, *whose, "--scope", "--quiet", "--collect", f"--unit=chaos-guardian-{uuid.uuid4()}"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any, Callable, List, Optional
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from chaos import __version__
 from chaos.agent import protocol, undo
@@ -37,6 +37,7 @@ class Node:
     records: Records
     locks: DeviceLocks
     guard: Guard
+    waiting: Dict[str, Tuple[int, Tuple[str, ...]]] = field(default_factory=dict)  # by fault: its instant, its devices
 
 
 @dataclass(frozen=True)
@@ -173,13 +174,25 @@ class Holder(threading.Thread):
         except Exception:
             injector.plan(order)  # says better what is wrong with the target
             raise
-        while True:
-            try:
-                return self._node.locks.take(devices, order.fault, self.job.owner)
-            except DeviceBusy as busy:
-                if busy.owner != self.job.owner or self._stop_asked or time.monotonic_ns() > self.job.at:
-                    raise
-                time.sleep(_LOCK_AGAIN)
+        waiting = self._node.waiting
+        waiting[order.fault] = (self.job.at, devices)
+        try:
+            while True:
+                try:
+                    if not self._is_next(devices):
+                        raise DeviceBusy("an earlier fault of the same run waits for the same device", self.job.owner)
+                    return self._node.locks.take(devices, order.fault, self.job.owner)
+                except DeviceBusy as busy:
+                    if busy.owner != self.job.owner or self._stop_asked or time.monotonic_ns() > self.job.at:
+                        raise
+                    time.sleep(_LOCK_AGAIN)
+        finally:
+            del waiting[order.fault]
+
+    def _is_next(self, devices: Tuple[str, ...]) -> bool:
+        """Whether nobody waits for one of these devices for an earlier instant."""
+        others = list(self._node.waiting.values())
+        return all(at >= self.job.at or not set(devices) & set(theirs) for at, theirs in others)
 
     def _live(self, armed: _Armed) -> None:
         try:

@@ -176,11 +176,11 @@ def test_without_any_guardian_nothing_is_held(tmp_path: Path) -> None:
         guardian = in_effect(agent)
         (code / "chaos/agent/guardian.py").unlink()
         kill_and_wait(guardian)
-        assert agent.event("guardian lost")["error"].startswith("the guardian dies again and again: see ")
+        assert agent.event("guardian lost")["error"].startswith("no guardian stays alive: ")
         assert agent.event("ended")["early"]
         assert agent.event("undone")["residue"] == []
         agent.gone()
-        assert "dies again and again" in agent.arm("f2")["error"]
+        assert "no guardian stays alive" in agent.arm("f2")["error"]
 
 
 def a_copy_of_the_code(folder: Path) -> Path:
@@ -236,14 +236,14 @@ def test_an_agent_that_hangs_in_the_middle_of_a_change_is_killed_at_the_deadline
     assert short.process.wait() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("systemd_run", ['exec 9>/dev/null; shift 4; exec "$@"', "exit 1", "sleep 1000"])
+@pytest.mark.parametrize("systemd_run", ['exec 9>/dev/null; shift 4; exec "$@"', "exit 1", "exec sleep 1000", None])
 def test_with_or_without_systemds_help_there_is_a_guardian(
-    tmp_path: Path, systemd_run: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, systemd_run: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A systemd-run that does what it is for, one that is refused, and one that hangs."""
+    """A systemd-run that does what it is for, one that is refused, one that hangs, and one that cannot be executed."""
     fake = tmp_path / "bin/systemd-run"
     fake.parent.mkdir()
-    fake.write_text(f"#!/bin/sh\n{systemd_run}\n")
+    fake.write_text("#!/no/such/shell\n" if systemd_run is None else f"#!/bin/sh\n{systemd_run}\n")
     fake.chmod(0o755)
     trap = tmp_path / "trap"
     trap.mkdir()
@@ -399,6 +399,9 @@ def test_a_later_fault_of_the_same_run_is_armed_when_the_earlier_one_has_ended(a
     now = time.monotonic_ns()
     agent.arm("f1", device="the-link", at=now, duration=0.3)
     later = now + 5_000_000_000
+    latest = agent.say(
+        op="arm", fault="f3", **agent.order(device="the-link"), at=later + 1, duration=0.01, owner="a-run"
+    )
     waiting = agent.say(op="arm", fault="f2", **agent.order(device="the-link"), at=later, duration=0.01, owner="a-run")
     agent.fire("f1", at=now)
     assert "f2" not in {call["fault"] for call in agent.calls("f2")}, "it is not even planned"
@@ -406,9 +409,13 @@ def test_a_later_fault_of_the_same_run_is_armed_when_the_earlier_one_has_ended(a
         pass
     assert "record" in message
     assert any(event.get("event") == "ended" and event["fault"] == "f1" for event in agent.seen)
+    assert not any(each.get("re") == latest for each in agent.seen), "the one with the earlier instant comes first"
     agent.ask("fire", fault="f2", at=later)
     agent.ask("disarm", fault="f2")
     assert agent.event("undone", "f2")["residue"] == []
+    while (message := agent.next()).get("re") != latest:
+        pass
+    assert "record" in message
 
 
 def test_two_faults_of_one_run_that_overlap_on_a_device_are_refused(agent: AgentProcess) -> None:

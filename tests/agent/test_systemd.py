@@ -57,10 +57,16 @@ class Systemd:
 def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Systemd]:
     if os.geteuid() != 0 or not Path("/lib/systemd/systemd").exists() or shutil.which("systemd-run") is None:
         pytest.skip("NOT RUN: a systemd in namespaces of its own needs root and the package systemd (make system)")
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    trees = [Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"]
+    if not trees:
+        pytest.skip("NOT RUN: no cgroup2 is mounted here, and systemd needs a tree of control groups")
+    group = trees[0] / f"chaos-test-{os.getpid()}"  # the root of all that it sees
+    group.mkdir()
     log = tmp_path_factory.mktemp("systemd") / "log"
     with log.open("wb") as errors:
         outer = subprocess.Popen(
-            [*NAMESPACES, "sh", "-c", BOOT],
+            ["sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', str(group), *NAMESPACES, "sh", "-c", BOOT],
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
@@ -77,6 +83,18 @@ def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Systemd]:
     finally:
         outer.kill()
         outer.wait()
+        for each in sorted(group.rglob("*/"), reverse=True):
+            eventually(lambda each=each: removed(each), f"the end of {each}")
+        eventually(lambda: removed(group), f"the end of {group}")
+
+
+def removed(group: Path) -> bool:
+    """Remove a control group, if its last process has gone."""
+    try:
+        group.rmdir()
+    except OSError:
+        return not group.exists()
+    return True
 
 
 class InSession(AgentProcess):
