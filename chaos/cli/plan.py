@@ -24,6 +24,7 @@ CONCLUSIONS: dict[Conclusion, str] = {
     "ready": "Every fault can be made: each was armed, disarmed and proven undone. None was fired.",
     "not possible": "Not every fault can be made. None was fired, and nothing is left.",
     "interrupted": "The rehearsal was interrupted. None was fired, and nothing is left.",
+    "broken off": "The rehearsal broke off. None was fired, and nothing is left.",
     "open": "Something may be left: chaos sweep --all tells, and clears it.",
 }
 _REVERSAL = {
@@ -90,21 +91,23 @@ def show(console: Console, plan: Plan, limits: list[Limit]) -> None:
     console.print(table)
 
 
-def show_rehearsal(console: Console, conclusion: Conclusion, faults: list[Rehearsed]) -> None:
+def show_rehearsal(console: Console, rehearsed: Rehearsed) -> None:
     """What came of a rehearsal."""
     table = Table(title="Rehearsal", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for column in ("  fault", "reality", "armed", "before", "undone"):
         table.add_column(column)
-    for fault in faults:
+    for fault in rehearsed.faults:
         armed = "no" if fault.armed_ms is None else f"in {fault.armed_ms:.0f} ms"
         proof = Text("nothing is left", "green") if fault.undone else Text("no", "bold red")
         table.add_row(f"  {fault.name}", fault.reality or "not told", armed, fault.before or "not measured", proof)
     console.print()
     console.print(table)
-    for fault in faults:
+    for fault in rehearsed.faults:
         if fault.problem is not None:
             console.print(f"  {fault.name}: {fault.problem}", markup=False)
-    console.print(f"\n{CONCLUSIONS[conclusion]}")
+    for problem in rehearsed.problems:
+        console.print(f"  {problem}", markup=False)
+    console.print(f"\n{CONCLUSIONS[rehearsed.conclusion]}")
 
 
 def _show_faults(console: Console, plan: Plan) -> None:

@@ -37,6 +37,9 @@ RunsOption = Annotated[
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the verdict.")]
 
+# Exit codes by what came of a rehearsal.
+REHEARSED = {"ready": PASS, "not possible": WRONG_INPUT, "interrupted": ABORTED, "broken off": ERROR, "open": ERROR}
+
 
 def run(  # noqa: PLR0917 - a command's options
     experiment: Annotated[str, typer.Argument(help="An experiment: a file, or the name of a shipped one.")],
@@ -56,7 +59,7 @@ def run(  # noqa: PLR0917 - a command's options
     """Run an experiment: steady state, fault, recovery, proof, score.
 
     Exit code: 0 pass, 1 fail, 2 wrong input, 3 inconclusive, 4 aborted (everything undone), 5 error. With --dry-run:
-    0, or 2 if a limit forbids the run. With --rehearse: 0 if every fault can be made, 2 if not, 4 and 5 as above.
+    0, or 2 if a limit forbids the run. With --rehearse: 0 if every fault can be made, 2 if not, 4 interrupted, 5 error.
     """
     from chaos.cli import shipped
     from chaos.engine import plan as plans
@@ -128,14 +131,13 @@ def _rehearse(plan: Plan, source: str, now: datetime, runs: Path | None, *, quie
     limits = plans.reached(plan, now)
     where, stop = _begin(runs, plan)
     with _stopping(stop), _watching(stop, quiet=quiet or as_json) as watcher:
-        conclusion, faults = Rehearsal(plan, where, source=source, watcher=watcher, stop=stop).rehearse()
+        rehearsed = Rehearsal(plan, where, source=source, watcher=watcher, stop=stop).rehearse()
     if as_json:
-        told = {"conclusion": conclusion, "rehearsal": [asdict(fault) for fault in faults]}
-        print(plan_page.as_json(plan, limits, **told))
+        print(plan_page.as_json(plan, limits, rehearsal=asdict(rehearsed)))
     else:
         plan_page.show(out(at_least=100), plan, limits)
-        plan_page.show_rehearsal(out(at_least=100), conclusion, faults)
-    return {"ready": PASS, "not possible": WRONG_INPUT, "interrupted": ABORTED, "open": ERROR}[conclusion]
+        plan_page.show_rehearsal(out(at_least=100), rehearsed)
+    return REHEARSED[rehearsed.conclusion]
 
 
 def _carry_out(plan: Plan, source: str, runs: Path | None, *, quiet: bool) -> int:

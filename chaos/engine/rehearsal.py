@@ -16,11 +16,11 @@ from chaos.engine.ledger import Ledger
 from chaos.engine.run import Run
 from chaos.lab.cluster import Lab
 
-Conclusion = Literal["ready", "not possible", "interrupted", "open"]
+Conclusion = Literal["ready", "not possible", "interrupted", "broken off", "open"]
 
 
 @dataclass
-class Rehearsed:
+class RehearsedFault:
     """What came of one fault.
 
     Attributes:
@@ -41,34 +41,38 @@ class Rehearsed:
     problem: str | None = None
 
 
+@dataclass
+class Rehearsed:
+    """What came of the whole.
+
+    Attributes:
+        problems: what kept it from being carried through, in words.
+    """
+
+    conclusion: Conclusion
+    faults: list[RehearsedFault]
+    problems: list[str]
+
+
 class Rehearsal(Run):
     """One rehearsal; arguments are those of a run."""
 
     rehearses = True
 
-    def rehearse(self) -> tuple[Conclusion, list[Rehearsed]]:
+    def rehearse(self) -> Rehearsed:
         """Go through it. Errors are those of ``Run.execute``.
 
         Returns:
-            What can be said of the whole, and of each fault; both lie in the folder as well.
+            What can be said of the whole, and of each fault; it lies in the folder as well.
         """
-        self._carry_through()
-        faults = self._rehearsed()
-        if any(fault.armed_ms is not None and not fault.undone for fault in faults):
-            conclusion: Conclusion = "open"
-        elif self._stop.reason is not None:
-            conclusion = "interrupted"
-        elif any(fault.problem is not None for fault in faults):
-            conclusion = "not possible"
-        else:
-            conclusion = "ready"
+        still = self._carry_through()
+        told = self._tell(still)
         try:
-            told = {"conclusion": conclusion, "faults": [asdict(fault) for fault in faults]}
-            folders.write_json(self._folder.rehearsal, told)
+            folders.write_json(self._folder.rehearsal, asdict(told))
         except OSError as error:
             raise RunError(f"{self._folder.path} cannot be written: {error.strerror}") from error
         folders.sweep_work(self._folder)
-        return conclusion, faults
+        return told
 
     def _course(self, lab: Lab, agents: Agents, ledger: Ledger, guards: Guards, stack: ExitStack) -> None:
         on = [fault.spec.on for fault in self._plan.drawn]
@@ -84,25 +88,40 @@ class Rehearsal(Run):
             soon_ns = time.monotonic_ns() + int((LEAD - fault.spec.after) * 1e9)
             self._conduct(fault, soon_ns, lab, agents, ledger).join()
 
-    def _rehearsed(self) -> list[Rehearsed]:
+    def _tell(self, still: list[str]) -> Rehearsed:
+        """What the journal says of it, with the faults that the ledger has ``still`` open."""
         faults = {
-            fault.id: Rehearsed(fault.id, fault.spec.name, fault.spec.inject, problem="it was not reached")
+            fault.id: RehearsedFault(fault.id, fault.spec.name, fault.spec.inject, problem="it was not reached")
             for fault in self._plan.drawn
         }
         promised: dict[str, int] = {}
-        errors = []
+        errors, halts, ended = [], [], "error"
         for event in self._folder.read_journal():
-            if event["e"] == "error":
-                errors.append(event["text"])
-            if event["e"] == "fault" and event["id"] in faults:
-                _take(faults[event["id"]], event, promised)
-        for fault in faults.values():
-            if errors and fault.armed_ms is None:
-                fault.problem = errors[0]
-        return list(faults.values())
+            match event["e"]:
+                case "error":
+                    errors.append(event["text"])
+                case "halt":
+                    halts.append(event["text"])
+                case "end":
+                    ended = event["reason"]
+                case "fault" if event["id"] in faults:
+                    _take(faults[event["id"]], event, promised)
+        told = list(faults.values())
+        conclusion: Conclusion
+        if still or any(fault.armed_ms is not None and not fault.undone for fault in told):
+            conclusion = "open"
+        elif errors or ended == "error":
+            conclusion = "broken off"
+        elif ended != "completed":
+            conclusion = "interrupted"
+        elif any(fault.problem is not None for fault in told):
+            conclusion = "not possible"
+        else:
+            conclusion = "ready"
+        return Rehearsed(conclusion, told, errors + halts)
 
 
-def _take(fault: Rehearsed, event: dict[str, Any], promised: dict[str, int]) -> None:
+def _take(fault: RehearsedFault, event: dict[str, Any], promised: dict[str, int]) -> None:
     match event["what"]:
         case "possible":
             fault.reality = event["reality"]
@@ -120,4 +139,4 @@ def _take(fault: Rehearsed, event: dict[str, Any], promised: dict[str, int]) -> 
         case "undone":
             fault.undone, fault.problem = True, None
         case "proven" if fault.armed_ms is not None:
-            fault.undone, fault.problem = True, fault.problem
+            fault.undone = True

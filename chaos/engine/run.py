@@ -106,8 +106,8 @@ class Run:
         folders.sweep_work(self._folder)
         return card
 
-    def _carry_through(self) -> None:
-        """Everything up to the journal's last line. Errors are those of ``execute``."""
+    def _carry_through(self) -> list[str]:
+        """Everything up to the journal's last line. Returns the faults still open. Errors are those of ``execute``."""
         still: list[str] = []
         with self._journal:
             try:
@@ -123,6 +123,7 @@ class Run:
             except OSError as error:
                 undone = f"not proven undone: {', '.join(still)}; see `chaos sweep --all`" if still else "all is undone"
                 raise RunError(f"{self._folder.path} cannot be written: {error.strerror}; {undone}") from error
+        return still
 
     def _enlist(self) -> Ledger:
         """The ledger, with this run in it: nothing is broken that cannot be promised to be undone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from chaos.engine.ledger import Ledger
-from chaos.engine.rehearsal import Rehearsed, _take
+from chaos.engine.rehearsal import RehearsedFault, _take
+from chaos.lab.client import LabClient
 from tests.engine.runs import BLACKHOLE, KILL, Started, document, run
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("nothing_left")]
@@ -42,8 +44,8 @@ def test_a_fault_on_a_rank_is_rehearsed_on_the_running_job(tmp_path: Path) -> No
     assert finished.code == 0, finished.output
     assert finished.faults("fired") == []
     told = json.loads(finished.output)
-    assert told["conclusion"] == "ready"
-    [fault] = told["rehearsal"]
+    assert told["rehearsal"]["conclusion"] == "ready"
+    [fault] = told["rehearsal"]["faults"]
     assert fault["before"].startswith("process ")
     assert fault["undone"]
 
@@ -56,6 +58,19 @@ def test_an_interrupt_undoes_at_once(tmp_path: Path) -> None:
     finished = started.finish()
     assert finished.code == 4, finished.output
     assert "The rehearsal was interrupted" in finished.output
+
+
+@pytest.mark.train
+def test_one_that_breaks_down_is_an_error_and_not_a_fault_that_cannot_be_made(tmp_path: Path) -> None:
+    started = Started(document(tmp_path, KILL), tmp_path / "runs", "--rehearse")
+    started.wait_for("phase", "workload")
+    folder = started.folder()
+    assert folder is not None
+    os.kill(LabClient(folder / "lab").keeper, signal.SIGKILL)
+    finished = started.finish()
+    assert finished.code == 5, finished.output
+    assert "The rehearsal broke off. None was fired, and nothing is left." in finished.output
+    assert "it was not reached" in finished.output
 
 
 def test_there_is_nothing_to_score_and_the_list_says_so(tmp_path: Path) -> None:
@@ -89,7 +104,7 @@ ARMED = {"what": "armed", "t": 5_000_000}
     ],
 )
 def test_what_the_journal_says_of_a_fault(events: list[dict[str, Any]], undone: bool, problem: str | None) -> None:
-    fault = Rehearsed("f1", "a", "a.kind")
+    fault = RehearsedFault("f1", "a", "a.kind")
     promised: dict[str, int] = {}
     for event in [{"what": "promised", "t": 2_000_000}, *events]:
         _take(fault, event, promised)
