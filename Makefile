@@ -44,9 +44,9 @@ $(READY): pyproject.toml constraints.txt
 	  --config-settings editable_mode=compat -e '.[lab,dev]'
 	touch $@
 
-# What the tests need of the system: a browser that looks at the scorecard, a systemd that ends sessions.
+# What the tests need of the system: a browser that looks at the scorecard, a systemd that ends sessions, nft as a second opinion.
 system:
-	@tools/system-packages chromium fonts-dejavu-core systemd
+	@tools/system-packages chromium fonts-dejavu-core systemd nftables
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

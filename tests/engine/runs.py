@@ -88,8 +88,13 @@ class Started:
     ) -> None:
         self.runs = runs
         command = [sys.executable, "-m", "chaos", by, str(experiment), "--runs", str(runs), *options]
+        heeds_hangups = ["env", "--default-signal=HUP"]  # even if the tests themselves run under nohup
         self.process = subprocess.Popen(
-            [*before, *command], stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, text=True
+            [*heeds_hangups, *before, *command],
+            stdout=stdout,
+            stderr=stderr,
+            stdin=subprocess.DEVNULL,
+            text=True,
         )
 
     def folder(self) -> Path | None:
