@@ -42,12 +42,15 @@ class Matching:
         default=None, metadata={"help": "the id of a container, at least its first 12 digits"}
     )
     slurm_job: Optional[int] = field(default=None, metadata={"help": "the number of a Slurm job"})
-    which: Literal["one", "first", "all"] = field(
-        default="one",
-        metadata={"help": "where several match: refuse (``one``), take the oldest (``first``), or take ``all``"},
+    which: Optional[Literal["one", "first", "all"]] = field(
+        default=None,
+        metadata={
+            "help": "where several match: refuse (``one``, the default), take the oldest (``first``), or take ``all``"
+        },
     )
-    missing: Literal["error", "ok"] = field(
-        default="error", metadata={"help": "where nothing matches: an error, or a fault without any effect (``ok``)"}
+    missing: Optional[Literal["error", "ok"]] = field(
+        default=None,
+        metadata={"help": "where nothing matches: an ``error`` (the default), or a fault without any effect (``ok``)"},
     )
 
     def __post_init__(self) -> None:
@@ -80,8 +83,9 @@ def _unfit(params: Dict[str, Any], on_node: bool) -> Optional[str]:
         return "found a node, but not which of its processes; write one of " + ", ".join(_CRITERIA)
     if not on_node and given:
         return f"found {given[0]}, which chooses among a node's processes; write on: {{node: 0}}, or leave it out"
-    if not on_node and (params["which"], params["missing"]) != ("one", "error"):
-        return "found 'which' or 'missing', which belong to processes of a node; write on: {node: 0}, or leave them out"
+    more = [key for key in ("which", "missing") if params[key] is not None]
+    if not on_node and more:
+        return f"found {more[0]}, which is for a node's processes; write on: {{node: 0}}, or leave it out"
     return None
 
 
@@ -178,10 +182,10 @@ class Resolver:
         unseen = f" ({search.unseen} processes of other users could not be looked into)" if search.unseen else ""
         if not matched:
             also = f"; never hit: {', '.join(left_out)}" if left_out else ""
-            if params["missing"] == "error":
+            if params["missing"] != "ok":
                 raise InjectorError(f"{self._kind}: nothing matches {search.asked} on this node{also}{unseen}")
             return Found((), search.asked, tuple(left_out))
-        if len(matched) > 1 and params["which"] == "one":
+        if len(matched) > 1 and params["which"] not in ("first", "all"):
             raise InjectorError(
                 f"{self._kind}: {len(matched)} processes match {search.asked} on this node, one is asked for: "
                 f"{_listed(matched)}; say more of the one that is meant, or write which: first or which: all"

@@ -69,7 +69,9 @@ class _Amounts:
         default=None, metadata={"help": "how fast it writes to disks (v1: with O_DIRECT or O_SYNC; v2: all of it)"}
     )
     disk: Optional[str] = field(default=None, metadata={"help": "the disk, such as /dev/sda; by default all of them"})
-    freeze: bool = field(default=False, metadata={"help": "it does not run at all, as if its machine stood still"})
+    freeze: Optional[bool] = field(
+        default=None, metadata={"help": "``true``: it does not run at all, as if its machine stood still"}
+    )
 
 
 @dataclass(frozen=True)
@@ -505,19 +507,19 @@ class Oom(_InGroups):
         while any(map(_processes.runs, processes)) and time.monotonic() - started < budget:
             time.sleep(_PAUSE)
         waited = (time.monotonic() - started) * 1000
-        all_killed, texts = True, []
+        killed: List[bool] = []
+        texts: List[str] = []
         numbers: Dict[str, Any] = {}
         for process in processes:
             groups = [each for each in _groups_of(record) if (each.target or {}).get("pid") == process["pid"]]
-            memory, alive = _memory_figures(groups), _processes.runs(process)
-            all_killed = all_killed and not alive and memory["killed"] > 0
-            what = f"still runs after {waited:.0f} ms" if alive else f"has ended ({waited:.0f} ms later at the most)"
+            memory, runs = _memory_figures(groups), _processes.runs(process)
+            killed.append(not runs and memory["killed"] > 0)
             texts.append(
-                f"process {process['pid']} {what}: the OOM killer took {memory['killed']} in its cgroup, which was "
-                f"refused memory {memory['hits']} times"
+                f"process {process['pid']} {'still runs' if runs else 'has ended'} after {waited:.0f} ms: "
+                f"the OOM killer took {memory['killed']} in its cgroup"
             )
-            numbers[str(process["pid"])] = {"alive": alive, **memory}
-        return Evidence(all_killed, "; ".join(texts), {"processes": numbers})
+            numbers[str(process["pid"])] = {"alive": runs, **memory}
+        return Evidence(all(killed), "; ".join(texts), {"processes": numbers})
 
 
 # -- limits as the kernel takes them ----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ FOLDER = Path(__file__).parents[2] / "experiments"
 NAMES = {
     "double-fault",
     "launcher-loss",
+    "memory-pressure",
     "node-loss",
     "nvswitch",
     "nvswitch-flap",
@@ -23,6 +24,7 @@ NAMES = {
     "rank-kill",
     "rank-kill-restart",
     "storm",
+    "straggler",
     "undisturbed",
 }
 
@@ -80,6 +82,8 @@ Broken = tuple[str, dict[str, Any], dict[str, Any], float, float | None]
             ],
             1,
         ),
+        ("straggler", "peer", [("process.limit", {"rank": 1}, {"cpu": 0.1}, 1.0, 0.5)], 1),
+        ("memory-pressure", "peer", [("process.oom", {"rank": 1}, {"headroom": 0}, 1.0, None)], 1),
         ("node-loss", "peer", [("power.off", {"node": 1}, {}, 1.0, 3.0)], 1),
     ],
 )
@@ -88,7 +92,13 @@ def test_each_breaks_what_it_says(
 ) -> None:
     experiment = shipped[name]
     found = [
-        (fault.inject, fault.on.model_dump(exclude_none=True), fault.with_, fault.after, fault.for_)
+        (
+            fault.inject,
+            fault.on.model_dump(exclude_none=True),
+            {key: value for key, value in fault.with_.items() if value is not None},
+            fault.after,
+            fault.for_,
+        )
         for fault in experiment.faults
     ]
     assert found == faults

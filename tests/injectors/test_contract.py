@@ -17,6 +17,8 @@ EACH = pytest.mark.parametrize("made_by", INJECTORS.values(), ids=list(INJECTORS
 EXAMPLES = {
     "fabric.blackhole": {"source": "gpu0", "to": "gpu1"},
     "pcie.throttle": {"rate": 20e6},
+    "process.limit": {"cpu": 0.25},
+    "process.oom": {},
     "process.signal": {"signal": "STOP"},
     "power.off": {},
 }
