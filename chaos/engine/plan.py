@@ -41,7 +41,7 @@ class PlannedFault:
             "name": self.spec.name,
             "kind": self.spec.inject,
             "target": self.spec.on.model_dump(exclude_none=True),
-            "params": self.spec.with_,
+            "params": {key: value for key, value in self.spec.with_.items() if value is not None},
             "after_s": self.spec.after,
             "for_s": self.spec.for_,
             "drawn": self.drawn,
