@@ -363,8 +363,8 @@ def found() -> List[str]:
 
 def _namespaces() -> Optional[FrozenSet[int]]:
     """All PID namespaces that there are; ``None`` where that cannot be told for certain."""
-    seen = set()
-    for pid in kernel.processes():
+    seen = {_processes.namespace()}
+    for pid in set(kernel.processes()) - {1}:  # not everybody may look into 1, but it is in ours
         try:
             seen.add(os.stat(f"/proc/{pid}/ns/pid").st_ino)
         except (FileNotFoundError, ProcessLookupError):

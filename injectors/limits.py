@@ -330,9 +330,9 @@ class _InGroups(ABC):
                 texts.append(f"process {process['pid']} has gone")
                 numbers[str(process["pid"])] = {"alive": False}
                 continue
-            where = _whereabouts(record, process["pid"])
-            texts.append(f"process {process['pid']} uses {_percent(share)} of a CPU, {where}")
+            texts.append(f"process {process['pid']} uses {_percent(share)} of a CPU")
             numbers[str(process["pid"])] = {"alive": True, "cpu": share}
+        texts += _elsewhere(record) or ["all are back in their cgroups"]
         if left:
             texts.append("still there: " + ", ".join(left))
         return Evidence(bool(left), "; ".join(texts), {"processes": numbers, "cgroups": left})
@@ -694,24 +694,24 @@ def _is_frozen(group: Group) -> bool:
     return _cgroup.read_words(os.path.join(group.path, "freezer.state")) == ["FROZEN"]
 
 
-def _whereabouts(record: UndoRecord, pid: int) -> str:
-    """Whether a process is back in all its cgroups, or where else it is."""
-    elsewhere = []
-    there = {(each.version, each.mount): each for each in _cgroup.hierarchies()}
+def _elsewhere(record: UndoRecord) -> List[str]:
+    """Processes that are not in the cgroup from which they came, in words."""
+    told = []
     for group in _groups_of(record):
+        there = next((each for each in _cgroup.hierarchies() if (group.path + "/").startswith(each.mount + "/")), None)
+        if there is None:
+            continue
         for known in group.homes:
-            if known["pid"] != pid or known["thread"] is not None:
+            if known["thread"] is not None or kernel.start_ticks(known["pid"]) != known["start"]:
                 continue
-            for (version, mount), each in there.items():
-                if version == group.version and (group.path + "/").startswith(mount + "/"):
-                    try:
-                        now = each.home(pid)
-                    except InjectorError:
-                        continue
-                    if now != known["home"]:
-                        why = "" if os.path.isdir(known["home"]) else ", which has gone"
-                        elsewhere.append(f"in {now} instead of {known['home']}{why}")
-    return "; ".join(elsewhere) or "back in its cgroups"
+            try:
+                now = there.home(known["pid"])
+            except InjectorError:  # it has ended just now
+                continue
+            if now != known["home"]:
+                why = "" if os.path.isdir(known["home"]) else ", which has gone"
+                told.append(f"process {known['pid']} is in {now} instead of {known['home']}{why}")
+    return told
 
 
 def _inside(group: Group) -> str:
