@@ -23,6 +23,7 @@ from chaos.agent.protocol import Message
 from chaos.agent.records import Records
 from chaos.agent.sweep import Sweep
 from chaos.agent.undo import describe, load
+from chaos.agent.wakeup import readable_at
 from injectors import kernel
 from injectors.contract import InjectorError, Target, UndoRecord
 
@@ -97,7 +98,8 @@ class Agent:
         lines = protocol.Lines()
         poll = select.poll()
         poll.register(0, select.POLLIN)
-        stop = _stop_signal()
+        # A terminal's Ctrl-C is for the controller, which then tells us.
+        stop = readable_at((signal.SIGTERM, signal.SIGHUP), ignored=(signal.SIGINT,))
         poll.register(stop, select.POLLIN)
         goodbye = None
         while goodbye is None and not self._mute:
@@ -216,17 +218,6 @@ class Agent:
         if holder is None or not holder.is_alive():
             raise InjectorError(f"no fault {message['fault']} is armed here")
         return holder
-
-
-def _stop_signal() -> int:
-    """A descriptor that becomes readable at SIGTERM or SIGHUP: no asynchronous exceptions."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the controller, which then tells us
-    signal.set_wakeup_fd(writer)
-    return reader
 
 
 def main() -> None:
