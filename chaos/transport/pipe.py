@@ -42,6 +42,20 @@ class Process(Protocol):
 
 
 @dataclass(frozen=True)
+class Pipe:
+    """A process somewhere, by the two ends of its pipe that are ours; whoever has it closes them.
+
+    Attributes:
+        stdin: descriptor to write to.
+        stdout: descriptor to read from.
+    """
+
+    stdin: int
+    stdout: int
+    process: Process
+
+
+@dataclass(frozen=True)
 class Clock:
     """The agent's clock seen from here.
 

@@ -140,7 +140,7 @@ def test_an_agent_that_cannot_work_says_why(tmp_path: Path, events: Events) -> N
 
 
 def test_an_agent_that_does_not_start_says_so(tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "COMMAND", ["/bin/false"])
+    monkeypatch.setattr(local, "AGENT", "no.such.agent")
     with pytest.raises(AgentError, match="the agent of the controller does not start"):
         local.start(tmp_path / "state", tmp_path / "log", events.put)
 
