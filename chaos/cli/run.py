@@ -165,7 +165,7 @@ def _begin(runs: Path | None, plan: Plan) -> tuple[RunFolder, Stop]:
     from chaos.engine import run as engine
     from chaos.engine.stop import Stop
 
-    engine.preflight()
+    engine.preflight(plan)
     return folders.create(runs_folder(runs), plan.run), Stop()
 
 

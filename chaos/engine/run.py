@@ -25,9 +25,10 @@ from chaos.engine.folder import RunFolder
 from chaos.engine.guards import Guards
 from chaos.engine.journal import Journal
 from chaos.engine.ledger import Ledger
-from chaos.engine.limits import START_PATIENCE, WARM_UP
+from chaos.engine.limits import WARM_UP
 from chaos.engine.live import Live
 from chaos.engine.plan import Plan, PlannedFault
+from chaos.engine.site import SiteCluster
 from chaos.engine.stop import Reason, Stop
 from chaos.lab.cluster import Lab
 from chaos.lab.errors import LabError
@@ -193,7 +194,7 @@ class Run:
         """All phases up to the last probe; what was started is put on the stack, to be ended in reverse order."""
         guards = Guards(self._experiment, lambda: self._live.view(AFTER_WINDOW_NS), self._journal, self._stop)
         stack.callback(guards.close)
-        self._phase("lab")
+        self._phase("lab" if self._plan.site is None else "nodes")
         agents = Agents(self._cluster(stack))
         stack.callback(agents.close, self._complain)
         realities = check_support(self._plan, agents)
@@ -205,6 +206,10 @@ class Run:
 
     def _cluster(self, stack: ExitStack) -> Cluster:
         """The cluster; what was started for it is put on the stack."""
+        if self._plan.site is not None:
+            site = SiteCluster(self._plan.site, self._plan.lab, self._folder.logs)
+            stack.callback(site.close)
+            return site
         try:
             lab = stack.enter_context(Lab.up(self._plan.lab, self._folder.lab))
         except LabError as error:  # what the kernel does not allow is a matter of this machine, not of the run
@@ -234,7 +239,8 @@ class Run:
         stack.callback(self._live.close)
         stack.callback(job.stop)
         self._live.start()
-        end = time.monotonic() + START_PATIENCE
+        patience = workload.starts_within
+        end = time.monotonic() + patience
         while not self._live.wait_for(lambda live: live.stepping(self._plan.lab.world), 0.1):
             ended = job.ended()
             if self._stop.pulled:
@@ -242,7 +248,7 @@ class Run:
             if ended or time.monotonic() > end:
                 what = ", ".join(f"{name} ended with {code}" for name, code in ended.items())
                 raise WorkloadError(
-                    f"the workload does not train: {what or f'not all ranks have stepped after {START_PATIENCE:g} s'}; "
+                    f"the workload does not train: {what or f'not all ranks have stepped after {patience:g} s'}; "
                     f"its output is in {self._folder.logs}"
                 )
         self._watcher.running(self._live, self._conductors)
@@ -357,12 +363,14 @@ class Run:
         self._journal.write("error", text=text)
 
 
-def preflight() -> None:
+def preflight(plan: Plan) -> None:
     """What can be known before anything is started.
 
     Raises:
         InputError: the reference trainer's packages are missing.
     """
+    if plan.experiment.workload.reference is None:
+        return
     missing = [name for name in ("torch", "xxhash") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"the reference trainer needs {' and '.join(missing)}: pip install 'cluster-chaos[lab]'")

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -65,20 +66,32 @@ class Machine(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Site:
+    """The machines of a plan, by number; those that the job runs on come first."""
+
+    machines: tuple[Machine, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As the inventory calls them."""
+        return tuple(machine.name for machine in self.machines)
+
+
 class SiteCluster:
     """Machines.
 
     Args:
-        machines: by number; those that the job runs on come first.
+        site: its machines.
         spec: how many there are of which kind.
         logs: folder for the agents' stderr and the job's output.
     """
 
     lab: str | None = None
 
-    def __init__(self, machines: Sequence[Machine], spec: LabSpec, logs: Path) -> None:
-        self.names = tuple(machine.name for machine in machines)
-        self._machines = machines
+    def __init__(self, site: Site, spec: LabSpec, logs: Path) -> None:
+        self.names = site.names
+        self._machines = site.machines
         self._spec = spec
         self._logs = logs
         self._clocks: dict[int, Clock] = {}
