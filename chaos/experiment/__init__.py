@@ -10,9 +10,11 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping
 
+from chaos.documents.errors import DocumentErrors, Problem
+from chaos.documents.nodes import locate, plain
+from chaos.documents.reader import Form, compose, read
 from chaos.experiment.catalogue import Catalogue, InjectorInfo, ProbeInfo
 from chaos.experiment.check import check
-from chaos.experiment.errors import DocumentErrors, Problem
 from chaos.experiment.model import (
     Condition,
     Experiment,
@@ -28,8 +30,6 @@ from chaos.experiment.model import (
     Target,
     Workload,
 )
-from chaos.experiment.nodes import locate, plain
-from chaos.experiment.reader import compose, read
 from chaos.experiment.schema import json_schema
 
 __all__ = [
@@ -58,6 +58,9 @@ __all__ = [
 ]
 
 
+_FORM = Form("one experiment", "experiment: NAME")
+
+
 def load(path: str | pathlib.Path, catalogue: Catalogue, environ: Mapping[str, str]) -> Experiment:
     """The experiment in a file. ``environ`` is where its variables come from. Raises ``DocumentErrors``."""
     return loads(read(path), catalogue, environ, file=str(path))
@@ -65,7 +68,7 @@ def load(path: str | pathlib.Path, catalogue: Catalogue, environ: Mapping[str, s
 
 def loads(text: str, catalogue: Catalogue, environ: Mapping[str, str], *, file: str = "<text>") -> Experiment:
     """The experiment in a text; ``file`` is what problems call it. Raises ``DocumentErrors``."""
-    document = compose(text, file, environ)
+    document = compose(text, file, environ, _FORM)
     values = plain(document.root)
     assert isinstance(values, dict)
     experiment, findings = check(values, catalogue)
