@@ -79,10 +79,8 @@ class SecretReference:
                 "description": "a command whose first line of output it is; no shell reads it",
             },
         }
-        bounds = {"minProperties": 1, "maxProperties": 1}
-        return {
-            "anyOf": [{"type": "object", "properties": ways, "additionalProperties": False} | bounds, {"const": NONE}]
-        }
+        one: JsonSchemaValue = {"additionalProperties": False, "minProperties": 1, "maxProperties": 1}
+        return {"anyOf": [{"type": "object", "properties": ways} | one, {"const": NONE}]}
 
 
 @dataclass(frozen=True)

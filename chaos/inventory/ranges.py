@@ -101,7 +101,7 @@ def fold(names: Iterable[str]) -> str:
     wanted = sorted(set(names), key=natural)
     most = max((len(_DIGITS.findall(name)) for name in wanted), default=0)
     texts = [_fold_at(wanted, place) for place in range(most)] or [list(wanted)]
-    return ",".join(min(texts, key=lambda folded: len(folded)))
+    return ",".join(sorted(texts, key=len)[0])
 
 
 def natural(name: str) -> tuple[tuple[str, int], ...]:

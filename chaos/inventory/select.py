@@ -6,13 +6,15 @@ them. A device is written behind a colon: ``node[1-2]:gpu[0-3]``, ``h100:rail0``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from chaos.documents.errors import suggestion
 from chaos.inventory.model import Device, Inventory, Node
-from chaos.inventory.ranges import RangeError, expand, fold, terms
+from chaos.inventory.ranges import RangeError, expand, fold, natural, terms
 
 ALL = "all"
+_DIGITS = re.compile(r"[0-9]+")
 _MOST_SHOWN = 5  # names in a message
 
 
@@ -122,7 +124,10 @@ def _labelled(inventory: Inventory, term: str) -> list[Node]:
 
 
 def _near(found: str, known: Sequence[str] | dict[str, Node]) -> str | None:
-    near = suggestion(found, known)
+    """The name that was meant; none where only numbers differ, and any of many could be."""
+    if padded := next((name for name in known if natural(name) == natural(found)), None):
+        return f"did you mean '{padded}'?"
+    near = suggestion(found, [name for name in known if _DIGITS.sub("", name) != _DIGITS.sub("", found)])
     return near if near.startswith("did you") else None
 
 
