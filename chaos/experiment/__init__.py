@@ -10,9 +10,11 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping
 
+from chaos.documents.errors import DocumentErrors, Problem
+from chaos.documents.nodes import locate, plain
+from chaos.documents.reader import Form, compose, read
 from chaos.experiment.catalogue import Catalogue, InjectorInfo, ProbeInfo
 from chaos.experiment.check import check
-from chaos.experiment.errors import DocumentErrors, Problem
 from chaos.experiment.model import (
     Condition,
     Experiment,
@@ -29,8 +31,6 @@ from chaos.experiment.model import (
     Workload,
 )
 from chaos.experiment.named import Nodes, Resolver
-from chaos.experiment.nodes import locate, plain
-from chaos.experiment.reader import compose, read
 from chaos.experiment.schema import json_schema
 
 __all__ = [
@@ -61,6 +61,9 @@ __all__ = [
 ]
 
 
+_FORM = Form("one experiment", "experiment: NAME")
+
+
 def load(
     path: str | pathlib.Path,
     catalogue: Catalogue,
@@ -85,7 +88,7 @@ def loads(
     clusters: Resolver | None = None,
 ) -> Experiment:
     """The experiment in a text; ``file`` is what problems call it, the rest is as for ``load``."""
-    document = compose(text, file, environ)
+    document = compose(text, file, environ, _FORM)
     values = plain(document.root)
     assert isinstance(values, dict)
     experiment, findings = check(values, catalogue, clusters)

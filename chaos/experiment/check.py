@@ -12,16 +12,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from chaos import quantities
+from chaos.documents.errors import Finding, suggestion
+from chaos.documents.translate import findings
 from chaos.experiment import targets
 from chaos.experiment.base import attempt
 from chaos.experiment.catalogue import Catalogue, DependsOnDuration, InjectorInfo, params_model
-from chaos.experiment.errors import Finding, suggestion
 from chaos.experiment.fields import DOCUMENT
 from chaos.experiment.model import Experiment, Hold, LabSpec, StopIf
 from chaos.experiment.named import Resolver, numbered, unknown
 from chaos.experiment.together import lab_or_cluster, together
 from chaos.experiment.tolerances import KEYS, read_tolerance
-from chaos.experiment.translate import findings
 
 Path = tuple[str | int, ...]
 

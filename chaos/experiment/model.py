@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from chaos.experiment.base import Model, as_list
+from chaos.documents.model import Model
+from chaos.experiment.base import as_list
 from chaos.experiment.fields import (
     Count,
     Name,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chaos.experiment.errors import Finding
+from chaos.documents.errors import Finding
 from chaos.experiment.model import LabSpec
 
 Path = tuple[str | int, ...]

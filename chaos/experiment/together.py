@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from chaos import quantities
+from chaos.documents.errors import Finding, describe
 from chaos.experiment import radius
 from chaos.experiment.base import attempt
 from chaos.experiment.catalogue import Catalogue
-from chaos.experiment.errors import Finding, describe
 from chaos.experiment.model import Experiment, Score, SteadyState, Workload
 
 BASELINE: float = SteadyState.model_fields["baseline"].default
