@@ -1,9 +1,9 @@
 """What runs first on a node that has no code of ours: unpacks the agent's bundle once, then becomes the agent.
 
 It is sent as an argument of the node's own Python (``python3 -c``) and needs nothing else. The conversation, over the
-pipe that is the agent's afterwards: it says ``{"event": "boot", "have": false}`` and reads the archive from its input,
-or ``{"event": "boot", "have": true}``; or ``{"event": "boot", "error": "..."}`` and ends. Any Python 3 can read it, so
-that one that is too old says so.
+pipe that is the agent's afterwards: where the bundle is missing it says ``{"event": "boot", "have": false}`` and reads
+the archive from its input; once the bundle is there, ``{"event": "boot", "have": true}``, and the agent itself follows;
+or ``{"event": "boot", "error": "..."}``, and the end. Any Python 3 can read it, so that one that is too old says so.
 
 Arguments: the archive's SHA-256 in hex, its size in bytes, and what the agent is told.
 """
@@ -23,7 +23,8 @@ class Refuse(Exception):
 
 
 def say(**message: object) -> None:
-    os.write(1, (json.dumps(dict(message, event="boot")) + "\n").encode())
+    # On a line of its own, even if whatever ran before, such as a login script, left one unfinished.
+    os.write(1, ("\n" + json.dumps(dict(message, event="boot")) + "\n").encode())
 
 
 def base() -> str:
@@ -72,11 +73,10 @@ def main(digest: str, size: str, *options: str) -> int:
         if sys.version_info < (3, 9):
             raise Refuse("Python %s found, 3.9 or newer is needed" % sys.version.split()[0])
         folder = os.path.join(base(), digest)
-        if os.path.isdir(folder):
-            say(have=True)
-        else:
+        if not os.path.isdir(folder):
             say(have=False)
             unpack(receive(digest, int(size)), folder)
+        say(have=True)
     except Refuse as error:
         say(error=str(error))
         return 1
