@@ -21,6 +21,8 @@ from chaos.transport import boot
 from chaos.transport.pipe import AgentError, Sink, Source, sink, source, write_all
 
 PACKAGES = ("chaos.agent", "injectors", "pyroute2")
+# No code but the standard library's and ours: neither from the folder where it is started, nor what is installed there.
+ISOLATED = ("-I", "-S")
 _MOST_CHATTER = 65536  # bytes before the boot script's answer
 _QUOTED = 500  # characters of it in a message
 
@@ -44,7 +46,9 @@ class Bundle:
             python: the node's Python.
             options: for the agent.
         """
-        return [python, "-c", one_line(boot), self.digest, str(len(self.archive)), *options]
+        # With its name at the end, for whoever looks at the node's processes.
+        code = one_line(boot) + "#chaos.agent.main"
+        return [python, *ISOLATED, "-c", code, self.digest, str(len(self.archive)), *options]
 
     def deliver(self, name: str, stdin: int | Sink, stdout: int | Source) -> bool:
         """Speak with what ``command`` has started until the agent itself is at the other end.
@@ -117,7 +121,7 @@ def one_line(module: ModuleType) -> str:
     """The source of a module of ours as an argument of ``python -c``, without anything that a shell could take amiss:
     some (csh) cannot have a line break even between quotes."""
     packed = base64.b64encode(zlib.compress(Path(str(module.__file__)).read_bytes(), 9)).decode()
-    return f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')))"
+    return f"import binascii,zlib;exec(zlib.decompress(binascii.a2b_base64('{packed}')))"
 
 
 @cache

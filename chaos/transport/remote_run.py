@@ -15,24 +15,19 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Iterator
 
 _PR_SET_CHILD_SUBREAPER = 36
 _OVER = 124
 _LAST = 2.0  # seconds; what is still there then cannot be killed
 
 
-def children() -> Iterator[int]:
-    """Processes whose parent we are: our own, and orphans of theirs."""
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name, "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == os.getpid():
-                yield int(name)
+def is_child(pid: str) -> bool:
+    """Whether we are a process's parent: it is our own, or an orphan of theirs."""
+    try:
+        with open("/proc/%s/stat" % pid, "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1]) == os.getpid()
+    except OSError:
+        return False
 
 
 def end_all(group: int) -> None:
@@ -41,9 +36,10 @@ def end_all(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
     end = time.monotonic() + _LAST
     while time.monotonic() < end:
-        for pid in children():
-            with contextlib.suppress(OSError):  # it runs as somebody else
-                os.kill(pid, signal.SIGKILL)
+        for name in os.listdir("/proc"):
+            if name.isdigit() and is_child(name):
+                with contextlib.suppress(OSError):  # it runs as somebody else
+                    os.kill(int(name), signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

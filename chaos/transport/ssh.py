@@ -18,7 +18,7 @@ import paramiko
 from chaos.agent.protocol import Message
 from chaos.inventory.access import Access, SecretError
 from chaos.transport import remote_run, remote_tail
-from chaos.transport.bundle import bundle, one_line
+from chaos.transport.bundle import ISOLATED, bundle, one_line
 from chaos.transport.pipe import AgentClient, AgentError
 from chaos.transport.ssh_connection import CHANNEL, Connection, Connections
 
@@ -102,7 +102,7 @@ def run(connection: Connection, argv: Sequence[str], timeout: float, *, root: bo
     what = f"`{shlex.join(argv)}` on {connection.name}"
     began = time.monotonic()
     ready = f"chaos-{secrets.token_hex(8)}"
-    keeper = [connection.access.python, "-c", one_line(remote_run), ready, str(timeout), *argv]
+    keeper = [connection.access.python, *ISOLATED, "-c", one_line(remote_run), ready, str(timeout), *argv]
     with contextlib.closing(_Program(connection, keeper, root=root)) as program:
         program.deadline = began + timeout + _GRACE
         output = bytearray()
@@ -186,7 +186,7 @@ def tail(connection: Connection, path: str, on_line: Callable[[bytes], None], *,
         AgentError: the follower cannot be started.
     """
     ready = f"chaos-{secrets.token_hex(8)}"
-    argv = [connection.access.python, "-c", one_line(remote_tail), ready, path]
+    argv = [connection.access.python, *ISOLATED, "-c", one_line(remote_tail), ready, path]
     program = _Program(connection, argv, root=root, window=_TAIL_WINDOW)
     program.deadline = time.monotonic() + CHANNEL
     try:
@@ -359,7 +359,7 @@ class _Program:
         """
         if self._channel.status_event.is_set() or self._pid is None:
             return
-        argv = [self._connection.access.python, "-c", _SIGNAL, str(self._pid), str(number)]
+        argv = [self._connection.access.python, *ISOLATED, "-c", _SIGNAL, str(self._pid), str(number)]
         try:
             run(self._connection, argv, _WRITE, root=self._root)
         except AgentError as error:
