@@ -115,8 +115,11 @@ def _port(text: str, access: Access) -> int:
     return int(text)
 
 
-def _files(words: str) -> Iterator[Path]:
-    return (Path(word).expanduser() for word in shlex.split(words) if word != "none")
+def _files(words: str) -> list[Path]:
+    whole = Path(words).expanduser()
+    if whole.exists():  # one name with blanks in it, of which the quotes are lost
+        return [whole]
+    return [Path(word).expanduser() for word in shlex.split(words) if word != "none"]
 
 
 def _agent(named: str) -> str | None:

@@ -15,7 +15,7 @@ import pytest
 from lab_help import alive_in, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-PASSWORD = "it's a \"test\" $HOME #1 \\"
+PASSWORD = 'it\'s a "test" $HOME #1 \\'
 NEEDED = ("/usr/sbin/sshd", "/usr/bin/sudo", "/usr/bin/ssh-keygen", "/usr/bin/unshare", "/usr/bin/openssl")
 _MISSING = [each for each in NEEDED if not Path(each).exists()]
 NOT_RUN = (
@@ -26,7 +26,10 @@ needs_sshd = pytest.mark.skipif(os.geteuid() != 0 or bool(_MISSING), reason=NOT_
 _SETUP = """
 set -e
 mount -t tmpfs tmpfs /run
-mkdir -m 755 /run/sshd
+mkdir -p -m 755 /run/sshd /run/home/root /run/home/tester
+mount --bind "$1/home" /run/home/root
+mount --bind "$1/tester" /run/home/tester
+[ ! -e "$1/authorized" ] || install -m 644 "$1/authorized" /run/authorized
 mount -t tmpfs tmpfs /var/lib
 for each in passwd shadow group sudoers; do mount --bind "$1/etc/$each" "/etc/$each"; done
 exec /usr/sbin/sshd -D -e -f "$1/sshd_config"
@@ -88,7 +91,6 @@ class Sshd:
         variables = {"LANG": "C.UTF-8", **(env or {})}
         if client is not None:
             shutil.copy(client, folder / "authorized")
-            (folder / "authorized").chmod(0o644)
         (folder / "sshd_config").write_text(
             "\n".join(
                 [
@@ -97,7 +99,7 @@ class Sshd:
                     f"ListenAddress {address}",
                     f"HostKey {self.key}",
                     f"PidFile {folder}/pid",
-                    f"AuthorizedKeysFile {folder}/authorized",
+                    "AuthorizedKeysFile /run/authorized",
                     "StrictModes no",
                     "UsePAM no",
                     "PermitRootLogin yes",
@@ -132,7 +134,7 @@ class Sshd:
             ["openssl", "passwd", "-6", "-stdin"], input=PASSWORD.encode(), stdout=subprocess.PIPE, check=True
         ).stdout.decode()
         passwd = [line for line in Path("/etc/passwd").read_text().splitlines() if not line.startswith("root:")]
-        passwd += [f"root:x:0:0:root:{self.home}:/bin/bash", f"tester:x:12345:12345::{self.user_home}:/bin/bash"]
+        passwd += ["root:x:0:0:root:/run/home/root:/bin/bash", "tester:x:12345:12345::/run/home/tester:/bin/bash"]
         shadow = [line for line in Path("/etc/shadow").read_text().splitlines() if not line.startswith("root:")]
         shadow += [f"{user}:{secret.strip()}:19000:0:99999:7:::" for user in ("root", "tester")]
         group = [*Path("/etc/group").read_text().splitlines(), "tester:x:12345:"]
