@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import io
 import signal
 import threading
 import time
@@ -39,6 +39,47 @@ class Process(Protocol):
     def signal(self, number: int) -> None:
         """Send it a signal; nothing if it has ended."""
         ...
+
+
+class Source(Protocol):
+    """Where bytes come from: a raw stream that is read, or something like one."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Some bytes, at least one and at most ``size``; none at the end. May raise OSError."""
+        ...
+
+    def close(self) -> None:
+        """Nobody will read any more."""
+        ...
+
+
+class Sink(Protocol):
+    """Where bytes go: a raw stream that is written, or something like one."""
+
+    def write(self, data: bytes | memoryview, /) -> int | None:
+        """How many of them were taken. May raise OSError."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more comes: the other side finds its input at an end."""
+        ...
+
+
+def source(end: int | Source, *, take_over: bool = True) -> Source:
+    """A descriptor as a source; a source as it is."""
+    return io.FileIO(end, "rb", closefd=take_over) if isinstance(end, int) else end
+
+
+def sink(end: int | Sink, *, take_over: bool = True) -> Sink:
+    """A descriptor as a sink; a sink as it is."""
+    return io.FileIO(end, "wb", closefd=take_over) if isinstance(end, int) else end
+
+
+def write_all(end: Sink, data: bytes) -> None:
+    """Write until everything is taken."""
+    left = memoryview(data)
+    while left:
+        left = left[end.write(left) or 0 :]
 
 
 @dataclass(frozen=True)
@@ -87,8 +128,8 @@ class AgentClient:
 
     Args:
         name: for messages: ``node 0``.
-        stdin: descriptor to write requests to; taken over.
-        stdout: descriptor to read answers from; taken over.
+        stdin: where requests are written to, a descriptor or a stream; taken over.
+        stdout: where answers are read from, the same.
         process: the agent's process.
         on_event: called with every event, on the reading thread; the last is ``{"event": "gone"}``, after its end.
             ``{"event": "hangs"}`` comes where it no longer answers, although it has not ended.
@@ -98,12 +139,17 @@ class AgentClient:
     """
 
     def __init__(
-        self, name: str, stdin: int, stdout: int, process: Process, on_event: Callable[[Message], None]
+        self,
+        name: str,
+        stdin: int | Sink,
+        stdout: int | Source,
+        process: Process,
+        on_event: Callable[[Message], None],
     ) -> None:
         self.name = name
         self.hello: Message = {}
-        self._stdin = stdin
-        self._stdout = stdout
+        self._stdin: Sink | None = sink(stdin)
+        self._stdout = source(stdout)
         self._process = process
         self._on_event = on_event
         self._lock = threading.Lock()
@@ -141,12 +187,12 @@ class AgentClient:
     def _send(self, op: str, fields: Message) -> _Waiting:
         waiting = _Waiting()
         with self._lock:
-            if self.gone:
+            if self.gone or self._stdin is None:
                 raise AgentError(f"the agent of {self.name} {self._fate}")
             number = self._next = self._next + 1
             self._waiting[number] = waiting
             try:
-                self._write(protocol.encode({"id": number, "op": op, **fields}))
+                write_all(self._stdin, protocol.encode({"id": number, "op": op, **fields}))
             except OSError as error:
                 raise AgentError(f"the agent of {self.name} {self._fate}") from error
         return waiting
@@ -160,16 +206,13 @@ class AgentClient:
             raise Refused(str(waiting.answer["error"]))
         return waiting.answer
 
-    def _write(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._stdin, data) :]
-
     def _read(self) -> None:
         lines = protocol.Lines()
         while True:
             try:
-                data = os.read(self._stdout, 65536)
-            except OSError:
+                data = self._stdout.read(65536)
+            except OSError as error:
+                self._fate = f"has gone: {error.strerror or error}"
                 data = b""
             if not data:
                 break
@@ -185,7 +228,7 @@ class AgentClient:
             for waiting in self._waiting.values():
                 waiting.done.set()
             self._waiting.clear()
-        os.close(self._stdout)
+        self._stdout.close()
         self._on_event({"event": "gone"})
 
     def _dispatch(self, message: Message) -> None:
@@ -266,8 +309,9 @@ class AgentClient:
     def kill(self) -> None:
         """End the agent's input, which is an order to undo everything, and wait for its end."""
         with self._lock:
-            if self._stdin >= 0:
-                os.close(self._stdin)
-                self._stdin = -1
+            if self._stdin is not None:
+                with contextlib.suppress(OSError):  # the connection under it has gone
+                    self._stdin.close()
+                self._stdin = None
         self._process.wait(ANSWER_TIMEOUT)
         self._reader.join(ANSWER_TIMEOUT)
