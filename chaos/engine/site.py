@@ -20,7 +20,7 @@ from chaos.engine.cluster import CONTROLLER, Job, Message, WorkloadError
 from chaos.experiment import Workload
 from chaos.lab.topology import LabSpec
 from chaos.transport import local
-from chaos.transport.pipe import ANSWER_TIMEOUT, AgentClient, AgentError, Clock, Pipe
+from chaos.transport.pipe import ANSWER_TIMEOUT, AgentClient, AgentError, Clock, Pipe, Sink, write_all
 from chaos.workload.events import SUFFIX
 
 START = 30.0  # seconds for a node to start its part of the job
@@ -208,8 +208,8 @@ class _Part:
         self._error = "it has ended"
         self._running = False
         self._stopping = threading.Lock()
-        self._stdin = pipe.stdin
-        os.write(self._stdin, (json.dumps(order) + "\n").encode())
+        self._stdin: Sink | None = pipe.stdin
+        write_all(pipe.stdin, (json.dumps(order) + "\n").encode())
         self._reader = threading.Thread(target=self._read, name=f"job on {name}", daemon=True)
         self._reader.start()
 
@@ -227,9 +227,10 @@ class _Part:
     def say_stop(self) -> None:
         """End its input, which ends it; idempotent."""
         with self._stopping:
-            if self._stdin >= 0:
-                os.close(self._stdin)
-                self._stdin = -1
+            if self._stdin is not None:
+                with suppress(OSError):  # the connection under it has gone
+                    self._stdin.close()
+                self._stdin = None
 
     def await_end(self, timeout: float) -> None:
         """Wait until all of it has ended; what does not in time is left to the end of its channel."""
@@ -247,13 +248,13 @@ class _Part:
         if self.code is None and self._running:
             self.code = 255  # as SSH tells of a connection that broke
         self._started.set()
-        os.close(self._pipe.stdout)
+        self._pipe.stdout.close()
         for fd in self._files.values():
             os.close(fd)
 
     def _receive(self) -> bytes:
         try:
-            return os.read(self._pipe.stdout, 1 << 16)
+            return self._pipe.stdout.read(1 << 16) or b""
         except OSError:
             return b""
 

@@ -5,7 +5,8 @@ pipe that is the agent's afterwards: where the bundle is missing it says ``{"eve
 the archive from its input; once the bundle is there, ``{"event": "boot", "have": true}``, and the agent itself follows;
 or ``{"event": "boot", "error": "..."}``, and the end. Any Python 3 can read it, so that one that is too old says so.
 
-Arguments: the archive's SHA-256 in hex, its size in bytes, and what the agent is told.
+Arguments: the archive's SHA-256 in hex, its size in bytes, the module to become (``chaos.agent.main``), and what it is
+told.
 """
 
 import os
@@ -83,7 +84,7 @@ def prepare(digest: str, size: int) -> str:
     return folder
 
 
-def main(digest: str, size: str, *options: str) -> None:
+def main(digest: str, size: str, module: str, *options: str) -> None:
     import json
 
     try:
@@ -96,10 +97,10 @@ def main(digest: str, size: str, *options: str) -> None:
         sys.exit(1)
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = folder  # for what the agent starts
-    sys.argv = ["chaos.agent.main"] + list(options)
-    from chaos.agent.main import main as agent
+    sys.argv = [module] + list(options)
+    from importlib import import_module
 
-    agent()
+    sys.exit(import_module(module).main())
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from chaos.transport.pipe import AgentError, Sink, Source, sink, source, write_a
 PACKAGES = ("chaos.agent", "injectors", "pyroute2")
 # No code but the standard library's and ours: neither from the folder where it is started, nor what is installed there.
 ISOLATED = ("-I", "-S")
+AGENT = "chaos.agent.main"
 _MOST_CHATTER = 65536  # bytes before the boot script's answer
 _QUOTED = 500  # characters of it in a message
 
@@ -39,16 +40,17 @@ class Bundle:
     digest: str
     archive: bytes
 
-    def command(self, python: str, options: Sequence[str] = ()) -> list[str]:
+    def command(self, python: str, options: Sequence[str] = (), *, module: str = AGENT) -> list[str]:
         """What starts the agent on a node, given a pipe on which ``deliver`` then speaks with it.
 
         Args:
             python: the node's Python.
             options: for the agent.
+            module: what is started, where it is not the agent itself.
         """
         # With its name at the end, for whoever looks at the node's processes.
-        code = one_line(boot) + "#chaos.agent.main"
-        return [python, *ISOLATED, "-c", code, self.digest, str(len(self.archive)), *options]
+        code = f"{one_line(boot)}#{module}"
+        return [python, *ISOLATED, "-c", code, self.digest, str(len(self.archive)), module, *options]
 
     def deliver(self, name: str, stdin: int | Sink, stdout: int | Source) -> bool:
         """Speak with what ``command`` has started until the agent itself is at the other end.

@@ -11,7 +11,8 @@ from pathlib import Path
 from chaos.agent.protocol import Message
 from chaos.lab.client import LabClient
 from chaos.lab.errors import LabError
-from chaos.transport.local import AGENT, python_path
+from chaos.transport.bundle import AGENT
+from chaos.transport.local import python_path
 from chaos.transport.pipe import AgentClient, AgentError
 
 COMMAND = [sys.executable, "-m", AGENT]  # imports what this interpreter does, wherever it is started

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from chaos.agent import places
 from chaos.agent.protocol import Message
-from chaos.transport.pipe import AgentClient, Pipe
-
-AGENT = "chaos.agent.main"
+from chaos.transport.bundle import AGENT
+from chaos.transport.pipe import AgentClient, Pipe, sink, source
 
 
 def python_path() -> str:
@@ -95,4 +94,4 @@ def run(module: str, log: Path, env: Mapping[str, str], options: Sequence[str] =
     ends = os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno())
     process.stdin.close()
     process.stdout.close()
-    return Pipe(*ends, _Child(process))
+    return Pipe(sink(ends[0]), source(ends[1]), _Child(process))

@@ -87,12 +87,12 @@ class Pipe:
     """A process somewhere, by the two ends of its pipe that are ours; whoever has it closes them.
 
     Attributes:
-        stdin: descriptor to write to.
-        stdout: descriptor to read from.
+        stdin: where its input is written to.
+        stdout: where its output is read from.
     """
 
-    stdin: int
-    stdout: int
+    stdin: Sink
+    stdout: Source
     process: Process
 
 

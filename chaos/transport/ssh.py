@@ -8,7 +8,7 @@ import secrets
 import shlex
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ import paramiko
 from chaos.agent.protocol import Message
 from chaos.inventory.access import Access, SecretError
 from chaos.transport import remote_run, remote_tail
-from chaos.transport.bundle import ISOLATED, bundle, one_line
-from chaos.transport.pipe import AgentClient, AgentError
+from chaos.transport.bundle import AGENT, ISOLATED, bundle, one_line
+from chaos.transport.pipe import AgentClient, AgentError, Pipe
 from chaos.transport.ssh_connection import CHANNEL, Connection, Connections
 
-__all__ = ["Completed", "Connection", "Connections", "Tail", "run", "start", "tail"]
+__all__ = ["Completed", "Connection", "Connections", "Tail", "run", "start", "start_module", "tail"]
 
 START = 60.0  # seconds for an agent to start, with its bundle sent over a slow line
 _WRITE = 10.0  # seconds for a node to take what is written
@@ -70,15 +70,45 @@ def start(
     Raises:
         AgentError: it does not start; says why.
     """
+    with _begun(connection, AGENT, ["--look"] if looks else [], log, extra) as program:
+        return program.client(on_event)
+
+
+def start_module(connection: Connection, module: str, log: Path | None) -> Pipe:
+    """Start another module of the agent's bundle on a node, as the user that logs in, with a channel of its own.
+
+    What it says is under way in small amounts only, so that nothing else on the connection waits for it.
+
+    Args:
+        log: the file for its stderr.
+
+    Raises:
+        AgentError: it does not start; says why.
+    """
+    with _begun(connection, module, [], log, root=False, window=_TAIL_WINDOW) as program:
+        return Pipe(program.stdin, program.stdout, program)
+
+
+@contextlib.contextmanager
+def _begun(
+    connection: Connection,
+    module: str,
+    options: Sequence[str],
+    log: Path | None,
+    extra: tuple[str, ...] = (),
+    *,
+    root: bool = True,
+    window: int | None = None,
+) -> Iterator[_Program]:
+    """A module that runs, with its bundle; closed if what follows fails."""
     sent = bundle(extra)
-    name = connection.name
-    argv = sent.command(connection.access.python, ["--look"] if looks else [])
-    program = _Program(connection, argv, root=True, log=log)
+    argv = sent.command(connection.access.python, options, module=module)
+    program = _Program(connection, argv, root=root, log=log, window=window)
     try:
         program.deadline = time.monotonic() + START
-        sent.deliver(name, program.stdin, program.stdout)
+        sent.deliver(connection.name, program.stdin, program.stdout)
         program.deadline = None
-        return program.client(on_event)
+        yield program
     except AgentError as error:
         program.close()
         said = program.last_words()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from lab_help import alive_in, eventually
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PASSWORD = 'it\'s a "test" $HOME #1 \\'
 NEEDED = ("/usr/sbin/sshd", "/usr/bin/sudo", "/usr/bin/ssh-keygen", "/usr/bin/unshare", "/usr/bin/openssl")
 _MISSING = [each for each in NEEDED if not Path(each).exists()]
