@@ -6,8 +6,8 @@ every process and namespace of it along. What is open after the controller has d
 
 A promise's ``place`` is how its node's agent is reached again: ``{"transport": "lab", "lab": folder, "keeper":
 process, "node": number or "head"}``; ``{"transport": "ssh", "inventory": path, "node": name}``; or ``{"transport":
-"local", "state": folder of its undo records}``, with ``lab`` and ``keeper`` as well where the fault is made on a lab from
-outside.
+"local", "state": folder of its undo records}``, with ``lab`` and ``keeper`` as well where the fault is made on a lab
+from outside.
 """
 
 from __future__ import annotations
