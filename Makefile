@@ -9,7 +9,7 @@ EXPERIMENT ?= nvswitch
 N ?= 500
 SEED ?= 1
 
-.PHONY: run test controls storm lint format bench system clean
+.PHONY: run test controls storm lint format bench docs system clean
 
 run: $(READY)
 	$(BIN)/chaos run $(EXPERIMENT)
@@ -36,6 +36,10 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench.all
+
+# The pages of the faults, from what the injectors say of themselves.
+docs: $(READY)
+	$(BIN)/python tools/fault-pages
 
 # Exact versions come from constraints.txt. In setuptools' other editable mode every start of Python pays for a finder.
 $(READY): pyproject.toml constraints.txt

@@ -120,6 +120,10 @@ def expand(experiment: Experiment, now: datetime, seed: int | None = None, site:
     for spec in experiment.faults:
         if spec.on.process is not None and without_launcher is not None:
             raise InputError(f"fault {spec.name!r} is aimed at the {spec.on.process}, but {without_launcher}")
+        where = injectors()[spec.inject].where
+        if ("lab" if site is None else "node") not in where:
+            only = "in the lab" if site is not None else "on machines"
+            raise InputError(f"fault {spec.name!r}: {spec.inject} can be made {only} alone, see `chaos faults`")
     if seed is None:
         seed = experiment.seed if experiment.seed is not None else secrets.randbelow(2**31)
     run = f"{now:%Y%m%d-%H%M%S}-{experiment.name}-{secrets.token_hex(2)}"

@@ -109,6 +109,7 @@ class _Checker:
             where = (*path, "with") if "with" in written else path
             read["with"], made = self._parameters(where, parameters, info.params)
         self._duration(path, written, info, made)
+        self._danger(path, written, info)
         self.found += targets.check(path, written, info, lab)
         return read
 
@@ -125,6 +126,12 @@ class _Checker:
                 return  # the model tells
             if problem := parameters.problem(seconds):
                 self._find((*path, "for") if "for" in written else path, problem, at_key=True)
+
+    def _danger(self, path: Path, written: Mapping[str, Any], info: InjectorInfo) -> None:
+        if info.danger is not None and "danger" not in written:
+            self._find(path, f"found no 'danger'; {info.kind} is dangerous ({info.danger}); write danger: accepted")
+        if info.danger is None and "danger" in written:
+            self._find((*path, "danger"), f"found 'danger', but {info.kind} has none; leave it out", at_key=True)
 
     def _parameters(self, path: Path, written: dict[str, Any], params: type) -> tuple[dict[str, Any], object]:
         """Parameters in SI, by the names of the dataclass's fields, and the dataclass made of them.

@@ -202,6 +202,8 @@ class Fault(Model):
     """How many occurrences there are."""
     jitter: Seconds = 0.0
     """Each occurrence starts up to so much later, drawn evenly from the seed."""
+    danger: Literal["accepted"] | None = None
+    """``accepted`` where the kind may destroy something for good: `chaos faults KIND` says what."""
     pick: Pick | None = None
     """How many of the targets are hit (``one``, a number, a share), drawn from the seed for each occurrence."""
 
