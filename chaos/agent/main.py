@@ -15,6 +15,7 @@ from typing import Dict, List, Optional
 from chaos import __version__
 from chaos.agent import protocol
 from chaos.agent.clock import real_time
+from chaos.agent.examine import examine
 from chaos.agent.guard import Guard
 from chaos.agent.holder import Holder, Job, Node
 from chaos.agent.locks import DeviceLocks
@@ -176,11 +177,19 @@ class Agent:
             self.emit(answer)
         elif op == "status":
             self.emit({**answer, **self._status(message["fault"], message.get("record"))})
+        elif op == "examine":
+            threading.Thread(target=self._examine, args=(answer,), name="examine").start()
         elif op == "sweep":
             # In a thread of its own, as arming is: undoing may take its time, and orders must not wait for it.
             threading.Thread(target=self._sweep, args=(message, answer), name="sweep").start()
         else:
             raise InjectorError(f"this agent does not know the request {op!r}")
+
+    def _examine(self, answer: Message) -> None:
+        try:
+            self.emit({**answer, "checks": examine(), "wall_ns": time.time_ns()})
+        except Exception as error:  # noqa: BLE001 - whatever it is, the controller must hear it
+            self.emit({**answer, "error": describe(error)})
 
     def _sweep(self, message: Message, answer: Message) -> None:
         try:

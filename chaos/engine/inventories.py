@@ -64,6 +64,18 @@ def machine(node: Node, inventory: str, connections: ssh.Connections) -> Machine
     return SshMachine(node.name, node.access, inventory, connections)
 
 
+def machines(inventory: str, selection: Sequence[str] | None) -> list[Machine]:
+    """Nodes by the path of their inventory; all of them without a selection.
+
+    Raises:
+        ValueError: the inventory cannot be read, or has no such nodes.
+    """
+    read = _load(Path(inventory))
+    chosen, _ = _ordered(read, selection)
+    connections = ssh.Connections()
+    return [machine(node, read.file, connections) for node in chosen]
+
+
 def find(inventory: str, name: str) -> Machine:
     """A node by its name and the path of its inventory.
 
