@@ -4,11 +4,13 @@
 can delay a fault. The job writes into files and never into a pipe that somebody must read: whoever observes it cannot
 stop it.
 
-Input: one JSON line with ``argv``, ``env`` (added to this process's own), ``cwd`` or null; then nothing until its end,
-which ends the job. Output, JSON lines: ``{"event": "started", "pid"}``; ``{"event": "step", "file", "line"}`` for every
-line that a process of the job appends to a ``*.jsonl`` file in the folder named by its ``CHAOS_EVENTS``;
-``{"event": "output", "text"}`` for what it prints; ``{"event": "exit", "code"}`` (128 + number for a signal); or
-``{"event": "error", "error"}``.
+Input: lines. An empty one is answered with ``{"event": "time", "t"}`` (CLOCK_MONOTONIC), at any time; the first other
+one is the order, in JSON: ``argv``, ``env`` (added to this process's own), ``cwd`` or null. The end of input ends the
+job.
+
+Output, JSON lines: ``{"event": "started", "pid"}``; ``{"event": "step", "file", "line"}`` for every line that a process
+of the job appends to a ``*.jsonl`` file in the folder named by its ``CHAOS_EVENTS``; ``{"event": "output", "text"}``
+for what it prints; ``{"event": "exit", "code"}`` (128 + number for a signal); or ``{"event": "error", "error"}``.
 """
 
 from __future__ import annotations
@@ -173,18 +175,39 @@ def _say(message: Dict[str, Any]) -> None:
         data = data[os.write(1, data) :]
 
 
-def _order() -> Dict[str, Any]:
-    line = b""
-    while not line.endswith(b"\n"):
-        part = os.read(0, _CHUNK)
-        if not part:
-            raise ValueError("the order broke off")
-        line += part
-    order: Dict[str, Any] = json.loads(line)
-    return order
+class _Input:
+    """What the controller says."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def order(self) -> Dict[str, Any]:
+        """Wait for the order.
+
+        Raises:
+            ValueError: it does not come, or is none.
+        """
+        while True:
+            lines = self.lines()
+            if lines is None:
+                raise ValueError("the order broke off")
+            for line in lines:
+                order: Dict[str, Any] = json.loads(line)
+                return order
+
+    def lines(self) -> Optional[List[bytes]]:
+        """Lines that have come, but for the empty ones, which are answered; ``None`` at the end."""
+        data = os.read(0, _CHUNK)
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if not line:
+                _say({"event": "time", "t": time.monotonic_ns()})
+        return [line for line in lines if line]
 
 
-def _serve(job: Job, stop: int) -> None:
+def _serve(job: Job, said: _Input, stop: int) -> None:
     """Send what comes, until the controller has gone, or a signal came, which makes ``stop`` readable."""
     over = select.poll()
     over.register(0, select.POLLIN)
@@ -198,16 +221,18 @@ def _serve(job: Job, stop: int) -> None:
         if code is not None and not messages and not told:
             _say({"event": "exit", "code": code})
             told = True
-        if over.poll(0 if messages else POLL * 1000):
-            return
+        for fd, _ in over.poll(0 if messages else POLL * 1000):
+            if fd == stop or said.lines() is None:
+                return
 
 
 def main() -> int:
     """Do what the first line says until the input's end. Returns the exit code."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     stop = readable_at((signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
+    said = _Input()
     try:
-        job = Job(_order())
+        job = Job(said.order())
     except OSError as error:
         _say({"event": "error", "error": f"{error.filename or 'the job'}: {error.strerror}"})
         return 1
@@ -216,7 +241,7 @@ def main() -> int:
         return 1
     try:
         _say({"event": "started", "pid": job.pid})
-        _serve(job, stop)
+        _serve(job, said, stop)
     except OSError:  # nobody listens any more
         pass
     finally:

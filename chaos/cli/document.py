@@ -53,7 +53,7 @@ def experiments() -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     with one_line_errors():
         for name, path in shipped.everything().items():
-            experiment = documents.read(path)
+            experiment = documents.outline(path)
             kinds = ", ".join(dict.fromkeys(fault.inject for fault in experiment.faults)) or "no fault"
             table.add_row(f"[bold]{name}[/]", kinds, experiment.about)
     out().print(table)

@@ -12,7 +12,8 @@ from typing import Any
 
 from chaos.engine.catalogue import catalogue
 from chaos.engine.site import Site
-from chaos.experiment import Experiment, Nodes, load
+from chaos.experiment import Experiment, LabSpec, Nodes, load
+from chaos.lab.topology import MAX_GPUS, MAX_NODES
 
 
 def read(path: Path) -> Experiment:
@@ -24,6 +25,12 @@ def read(path: Path) -> Experiment:
         return inventories.resolver(path)(cluster, workload)
 
     return load(path, catalogue(), os.environ, nodes)
+
+
+def outline(path: Path) -> Experiment:
+    """The same for a list of experiments: the nodes of an inventory, which may not be here, are taken for granted."""
+    size = LabSpec(nodes=MAX_NODES, gpus=MAX_GPUS)
+    return load(path, catalogue(), os.environ, lambda cluster, _: Nodes(cluster, (), size, lambda _: [0]))
 
 
 def site_of(experiment: Experiment) -> Site | None:

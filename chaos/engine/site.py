@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,11 +21,12 @@ from chaos.engine.cluster import CONTROLLER, Job, Message, WorkloadError
 from chaos.experiment import Workload
 from chaos.lab.topology import LabSpec
 from chaos.transport import local
-from chaos.transport.pipe import ANSWER_TIMEOUT, AgentClient, AgentError, Clock, Pipe, Sink, write_all
+from chaos.transport.pipe import PINGS, AgentClient, AgentError, ClockKeeper, Pipe, Sink, write_all
 from chaos.workload.events import SUFFIX
 
 START = 30.0  # seconds for a node to start its part of the job
 END = 10.0  # seconds for a node to have ended it
+LOOK_EVERY = 1.0  # seconds between two looks at a node's clock
 JOB = "chaos.agent.job"
 
 
@@ -94,7 +96,6 @@ class SiteCluster:
         self._machines = site.machines
         self._spec = spec
         self._logs = logs
-        self._clocks: dict[int, Clock] = {}
 
     def agent(self, node: int, on_event: Callable[[Message], None]) -> AgentClient:
         """See ``Cluster``."""
@@ -102,9 +103,7 @@ class SiteCluster:
             return local.start(local.state_folder(), self._logs / "agent-controller.log", on_event)
         if node < 0:
             raise AgentError("this cluster has no head")
-        client = self._machines[node].agent(self._logs / f"agent-{self.names[node]}.log", on_event)
-        self._clocks[node] = client.clock
-        return client
+        return self._machines[node].agent(self._logs / f"agent-{self.names[node]}.log", on_event)
 
     def place(self, node: int) -> dict[str, Any]:
         """See ``Cluster``."""
@@ -134,8 +133,7 @@ class SiteCluster:
                 }
                 pipe = self._machines[node].run(JOB, logs / f"job-{self.names[node]}.log")
                 order = {"argv": workload.command, "env": env, "cwd": None}
-                clock = self._clock(node)
-                parts.append(_Part(node, self.names[node], pipe, order, clock=clock, events=events, logs=logs))
+                parts.append(_Part(node, self.names[node], pipe, order, events=events, logs=logs))
             until = time.monotonic() + START
             for part in parts:
                 part.await_start(max(0.0, until - time.monotonic()))
@@ -146,13 +144,6 @@ class SiteCluster:
             job.stop()
             raise
         return job
-
-    def _clock(self, node: int) -> Clock:
-        """The node's clock, as an agent there has told it."""
-        if node not in self._clocks:
-            client = self.agent(node, lambda _: None)
-            client.close(ANSWER_TIMEOUT)
-        return self._clocks[node]
 
     def close(self) -> None:
         """Give up the ways to all machines."""
@@ -192,7 +183,6 @@ class _Part:
         pipe: Pipe,
         order: Mapping[str, Any],
         *,
-        clock: Clock,
         events: Path,
         logs: Path,
     ) -> None:
@@ -200,7 +190,10 @@ class _Part:
         self.code: int | None = None
         self._node = node
         self._pipe = pipe
-        self._clock = clock
+        self._clock = ClockKeeper()
+        self._asked: deque[int] = deque()
+        self._timed = threading.Event()
+        self._over = threading.Event()
         self._events = events
         self._output = logs / f"output-{name}.log"
         self._files: dict[str, int] = {}
@@ -209,9 +202,29 @@ class _Part:
         self._running = False
         self._stopping = threading.Lock()
         self._stdin: Sink | None = pipe.stdin
-        write_all(pipe.stdin, (json.dumps(order) + "\n").encode())
         self._reader = threading.Thread(target=self._read, name=f"job on {name}", daemon=True)
         self._reader.start()
+        speaker = threading.Thread(target=self._speak, args=(order,), name=f"clock of {name}", daemon=True)
+        speaker.start()
+
+    def _speak(self, order: Mapping[str, Any]) -> None:
+        """Learn the node's clock, then give the order; then look once a second, since clocks drift apart."""
+        for _ in range(PINGS):
+            self._look_at_clock()
+        self._say((json.dumps(order) + "\n").encode())
+        while not self._over.wait(LOOK_EVERY):
+            self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
+        self._timed.clear()
+        self._asked.append(time.monotonic_ns())
+        self._say(b"\n")
+        self._timed.wait(START)
+
+    def _say(self, data: bytes) -> None:
+        with self._stopping, suppress(OSError):  # a channel that breaks is found out by whoever reads
+            if self._stdin is not None:
+                write_all(self._stdin, data)
 
     def await_start(self, timeout: float) -> None:
         """Wait until the command runs.
@@ -243,8 +256,10 @@ class _Part:
             while data := self._receive():
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
-                    with suppress(ValueError, KeyError, TypeError):  # garbage of a channel that breaks
+                    with suppress(ValueError, LookupError, TypeError):  # garbage of a channel that breaks
                         self._take(json.loads(line), output.write)
+        self._over.set()
+        self._timed.set()
         if self.code is None and self._running:
             self.code = 255  # as SSH tells of a connection that broke
         self._started.set()
@@ -260,6 +275,9 @@ class _Part:
 
     def _take(self, message: Message, write: Callable[[bytes], object]) -> None:
         match message["event"]:
+            case "time":
+                self._clock.add(self._asked.popleft(), message["t"], time.monotonic_ns())
+                self._timed.set()
             case "started":
                 self._running = True
                 self._started.set()
@@ -275,7 +293,7 @@ class _Part:
 
     def _keep(self, name: str, event: Message) -> None:
         """Append a step event to the file of its process, with its instants on our clock and its node by our number."""
-        event["t"] = self._clock.ours(event["t"])
+        event["t"] = self._clock.clock.ours(event["t"])
         if event.get("e") == "hello":
             event["node"] = self._node
         if name not in self._files:

@@ -19,6 +19,7 @@ SLACK, LATEST = protocol.SLACK, protocol.LATEST
 ANSWER_TIMEOUT = 20.0  # seconds; arming imports and plans, everything else is answered at once
 HANGS_AFTER = 2.0  # seconds without the answer that an agent gives at once
 PINGS = 16
+DRIFT_PPM = 100  # how far two clocks drift apart at the most; adjtimex slews more, but for seconds only
 
 
 class AgentError(RuntimeError):
@@ -117,6 +118,33 @@ class Clock:
         return theirs_ns - self.offset_ns
 
 
+class ClockKeeper:
+    """Keeps the best offset of a clock: that of the shortest round trip, as NTP does (RFC 5905, section 8).
+
+    An old trip is worth less each second, since two oscillators drift apart; on one machine they are the same.
+    """
+
+    def __init__(self) -> None:
+        self._best: Clock | None = None
+        self._at = 0
+
+    def add(self, sent_ns: int, theirs_ns: int, received_ns: int) -> None:
+        """One round trip: when it was sent and received on our clock, and what theirs said in between."""
+        trip = Clock(theirs_ns - (sent_ns + received_ns) // 2, (received_ns - sent_ns + 1) // 2)
+        if self._best is not None and trip.uncertainty_ns > self._best.uncertainty_ns + self._drift(received_ns):
+            return
+        self._best, self._at = trip, received_ns
+
+    def _drift(self, now_ns: int) -> int:
+        return (now_ns - self._at) * DRIFT_PPM // 1_000_000
+
+    @property
+    def clock(self) -> Clock:
+        """The best offset so far; ``add`` comes first."""
+        assert self._best is not None
+        return self._best
+
+
 class _Waiting:
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -154,6 +182,7 @@ class AgentClient:
         self._on_event = on_event
         self._lock = threading.Lock()
         self._waiting: dict[int, _Waiting] = {}
+        self._keeper = ClockKeeper()
         self._next = 0
         self._greeted = threading.Event()
         self._closed = threading.Event()
@@ -169,7 +198,8 @@ class AgentClient:
             self.kill()
             raise AgentError(f"the agent of {name} cannot work: {self.hello['error']}")
         try:
-            self.clock = self._measure_clock()
+            for _ in range(PINGS):
+                self._look_at_clock("ping", ANSWER_TIMEOUT)
         except AgentError:
             self.kill()
             raise
@@ -246,23 +276,20 @@ class AgentClient:
         else:
             self._on_event(message)
 
-    def _measure_clock(self) -> Clock:
-        """Offset by the shortest of some round trips (as NTP does: RFC 5905, section 8)."""
-        best: Clock | None = None
-        for _ in range(PINGS):
-            sent = time.monotonic_ns()
-            theirs = self.request("ping")["t"]
-            received = time.monotonic_ns()
-            trip = Clock(theirs - (sent + received) // 2, (received - sent + 1) // 2)
-            if best is None or trip.uncertainty_ns < best.uncertainty_ns:
-                best = trip
-        assert best is not None
-        return best
+    @property
+    def clock(self) -> Clock:
+        """The agent's clock, by the best of all round trips so far."""
+        return self._keeper.clock
+
+    def _look_at_clock(self, op: str, timeout: float) -> None:
+        sent = time.monotonic_ns()
+        theirs = self.request(op, timeout=timeout)["t"]
+        self._keeper.add(sent, theirs, time.monotonic_ns())
 
     def _renew(self) -> None:
         while not self._closed.wait(protocol.RENEW_EVERY):
             try:
-                self.request("renew", timeout=HANGS_AFTER)
+                self._look_at_clock("renew", HANGS_AFTER)
             except Refused:
                 continue
             except AgentError:

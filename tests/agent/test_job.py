@@ -177,3 +177,25 @@ def test_a_command_that_does_not_exist_is_told(start: Callable[..., Started]) ->
     job = start(argv=["/no/such/program"])
     assert job.next() == {"event": "error", "error": "/no/such/program: No such file or directory"}
     assert job.process.wait(20) == 1
+
+
+def test_its_clock_can_be_asked_at_any_time(start: Callable[..., Started]) -> None:
+    job = start("import time; time.sleep(1000)")
+    assert job.process.stdin is not None
+    before = time.monotonic_ns()
+    job.process.stdin.write(b"\n\n")
+    job.process.stdin.flush()
+    times = [job.until("time")[-1]["t"] for _ in range(2)]
+    assert before < times[0] <= times[1] < time.monotonic_ns(), "both are on this machine"
+
+
+def test_its_clock_is_known_before_anything_is_started(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "chaos.agent.job"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "CHAOS_STATE": str(tmp_path)},
+    )
+    order = json.dumps({"argv": ["true"], "env": {}, "cwd": None})
+    said, _ = process.communicate(f"\n\n{order}\n\n".encode(), timeout=30)
+    assert [json.loads(line)["event"] for line in said.splitlines()][:4] == ["time", "time", "time", "started"]
