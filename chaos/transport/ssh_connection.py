@@ -78,7 +78,8 @@ class _Wire:
     @staticmethod
     def _give_up_after(silent: float) -> None:
         if silent > ANSWER:
-            raise OSError(errno.ETIMEDOUT, f"it has been silent for {KEEP_ALIVE + ANSWER:g} s")
+            # Not ETIMEDOUT: that would make a TimeoutError, after which a transport just tries again.
+            raise OSError(errno.ECONNABORTED, f"it has been silent for {KEEP_ALIVE + ANSWER:g} s")
 
     def settimeout(self, seconds: float) -> None:
         self._sock.settimeout(seconds)

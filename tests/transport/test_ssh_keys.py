@@ -158,7 +158,8 @@ def test_an_alias_of_the_ssh_configuration(
     known.rename(elsewhere)
     (home / ".ssh" / "more").write_text(f"Host alias\n  Port {sshd.port}\n  User tester\n")
     (home / ".ssh" / "config").write_text(
-        f'Include more\nHost al*\n  HostName {sshd.address}\n  IdentityFile {client_key}\n  UserKnownHostsFile "{elsewhere}"\n'
+        f"Include more\nHost al*\n  HostName {sshd.address}\n  IdentityFile {client_key}\n"
+        f'  UserKnownHostsFile "{elsewhere}"\n'
     )
     assert works(connections, Access("alias")) == "tester"
     assert works(connections, Access("alias", user="root")) == "root"
@@ -260,7 +261,7 @@ def test_case_52_the_key_of_the_jump_host_is_checked_too(
     ):
         connections.to(through, "node 0")
     jump.known(known, keygen(tmp_path / "other"))
-    with pytest.raises(AgentError, match="the host key of the jump host of node 0 .* has changed"):
+    with pytest.raises(AgentError, match=r"the host key of the jump host of node 0 .* has changed"):
         connections.to(through, "node 0")
     assert jump.logged("Accepted") == 0
 
@@ -328,7 +329,7 @@ def test_a_key_of_the_ssh_agent(
     with pytest.raises(AgentError, match="Tried: nothing: there is no key, and no ssh-agent with one"):
         connections.to(keyless, "node 0")
     subprocess.run(["ssh-add", "-q", keygen(tmp_path / "another")], check=True)
-    with pytest.raises(AgentError, match="does not let us in. Tried: the ssh-agent's another"):
+    with pytest.raises(AgentError, match=r"does not let us in\. Tried: the ssh-agent's another"):
         connections.to(keyless, "node 0")
     subprocess.run(["ssh-add", "-q", client_key], check=True)
     assert works(connections, keyless) == "root"
@@ -361,7 +362,7 @@ def test_a_password(
     keyless = replace(access, key=None, user="tester", password=Secret(env="WORD"))
     assert works(connections, keyless) == "tester"
     monkeypatch.setenv("WORD", "wrong")
-    with pytest.raises(AgentError, match="does not let us in. Tried: the password"):
+    with pytest.raises(AgentError, match=r"does not let us in\. Tried: the password"):
         connections.to(replace(keyless, user="root"), "node 0")
     assert PASSWORD not in caplog.text
 
@@ -377,7 +378,7 @@ def test_a_key_that_is_not_let_in_names_it(connections: Connections, access: Acc
 def test_nobody_listens(connections: Connections, access: Access) -> None:
     with pytest.raises(AgentError, match=r"node 0 \(root@\[127.0.0.1\]:1\) cannot be reached: Connection refused"):
         connections.to(replace(access, port=1), "node 0")
-    with pytest.raises(AgentError, match="no.such.host.invalid.* cannot be reached: "):
+    with pytest.raises(AgentError, match=r"no\.such\.host\.invalid.* cannot be reached: "):
         connections.to(replace(access, host="no.such.host.invalid"), "node 0")
 
 
