@@ -97,14 +97,18 @@ def interfaces(root: str) -> Tuple[List[Dict[str, Any]], str]:
             continue
         if os.path.lexists(os.path.join(device, "physfn")):
             continue
-        address = os.path.basename(os.path.realpath(device))
+        place = os.path.realpath(device)
+        above = [
+            os.path.basename(place),
+            os.path.basename(os.path.dirname(place)),
+        ]  # a virtio device is below its PCI one
         driver = os.path.join(device, "driver")
         speed = text(folder, "speed")
         found.append(
             {
                 "name": name,
                 "role": "control" if control is None or name in control else "data",
-                "pci": address if PCI.fullmatch(address) else None,
+                "pci": next(filter(PCI.fullmatch, above), None),
                 "driver": os.path.basename(os.path.realpath(driver)) if os.path.exists(driver) else None,
                 "rdma": rdma.get(name),
                 "state": text(folder, "operstate"),
