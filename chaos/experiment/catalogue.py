@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
@@ -46,6 +46,14 @@ class DependsOnDuration(Protocol):
 
     def problem(self, duration: float | None) -> str | None:
         """What is wrong with these parameters and this ``for`` (seconds, None: not given); None if they fit."""
+
+
+@runtime_checkable
+class DependsOnTarget(Protocol):
+    """Parameters that fit to some of the injector's targets only."""
+
+    def target_problem(self, keys: Collection[str]) -> str | None:
+        """What is wrong with these parameters and a target with these keys of ``on``; None if they fit."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from chaos.documents.errors import Finding, suggestion
 from chaos.documents.translate import findings
 from chaos.experiment import targets
 from chaos.experiment.base import attempt
-from chaos.experiment.catalogue import Catalogue, DependsOnDuration, InjectorInfo, params_model
+from chaos.experiment.catalogue import Catalogue, DependsOnDuration, DependsOnTarget, InjectorInfo, params_model
 from chaos.experiment.fields import DOCUMENT
 from chaos.experiment.model import Experiment, Hold, LabSpec, StopIf
 from chaos.experiment.named import Resolver, numbered, unknown
@@ -110,7 +110,12 @@ class _Checker:
             read["with"], made = self._parameters(where, parameters, info.params)
         self._duration(path, written, info, made)
         self._danger(path, written, info)
-        self.found += targets.check(path, written, info, lab)
+        wrong = targets.check(path, written, info, lab)
+        on = written.get("on")
+        if not wrong and isinstance(on, dict) and isinstance(made, DependsOnTarget):
+            problem = made.target_problem(on)
+            wrong = [] if problem is None else [Finding((*path, "with") if "with" in written else path, problem)]
+        self.found += wrong
         return read
 
     def _duration(self, path: Path, written: Mapping[str, Any], info: InjectorInfo, parameters: object) -> None:

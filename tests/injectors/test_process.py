@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from lab_help import eventually
 
-from injectors import kernel, process
+from injectors import _processes, kernel
 from injectors.contract import InjectorError, Order, Target, UndoRecord
 from injectors.process import Signal, SignalParams
 
@@ -31,7 +31,7 @@ Start = Callable[[str], "subprocess.Popen[bytes]"]
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a Python script and waits until it runs."""
     # The test's process stands in for the agent, and what it starts for the job, which no agent starts.
-    monkeypatch.setattr(process, "_child_of_ours", lambda pid: False)
+    monkeypatch.setattr(_processes, "child_of_ours", lambda pid: False)
     started: list[subprocess.Popen[bytes]] = []
 
     def run(script: str) -> subprocess.Popen[bytes]:
