@@ -519,19 +519,18 @@ class Oom(_InGroups):
         while any(map(_processes.runs, processes)) and time.monotonic() - started < budget:
             time.sleep(_PAUSE)
         waited = (time.monotonic() - started) * 1000
-        all_killed: bool = True
-        texts: List[str] = []
+        all_killed, texts = True, []
         numbers: Dict[str, Any] = {}
         for process in processes:
             groups = [each for each in _groups_of(record) if (each.target or {}).get("pid") == process["pid"]]
-            memory, alive = _memory_figures(groups), _processes.runs(process)
-            all_killed = all_killed and not alive and memory["killed"] > 0
-            what = f"still runs after {waited:.0f} ms" if alive else f"has ended ({waited:.0f} ms later at the most)"
+            memory, runs = _memory_figures(groups), _processes.runs(process)
+            all_killed = all_killed and not runs and memory["killed"] > 0
+            what = f"still runs after {waited:.0f} ms" if runs else f"has ended ({waited:.0f} ms later at the most)"
             texts.append(
                 f"process {process['pid']} {what}: the OOM killer took {memory['killed']} in its cgroup, which was "
                 f"refused memory {memory['hits']} times"
             )
-            numbers[str(process["pid"])] = {"alive": alive, **memory}
+            numbers[str(process["pid"])] = {"alive": runs, **memory}
         return Evidence(all_killed, "; ".join(texts), {"processes": numbers})
 
 

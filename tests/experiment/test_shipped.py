@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaos.engine.catalogue import catalogue
-from chaos.experiment import Experiment, load
+from chaos.engine.catalogue import catalogue, injectors
+from chaos.experiment import Experiment, Fault, load
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 NAMES = {
@@ -51,6 +52,12 @@ KILL, STOP = {"signal": "KILL"}, {"signal": "STOP"}
 Broken = tuple[str, dict[str, Any], dict[str, Any], float, float | None]
 
 
+def written(fault: Fault) -> dict[str, Any]:
+    """Its parameters, without those that the document leaves as they are."""
+    defaults = {item.name: item.default for item in dataclasses.fields(injectors()[fault.inject].Params)}
+    return {name: value for name, value in fault.with_.items() if value != defaults[name]}
+
+
 @pytest.mark.parametrize(
     ("name", "recovery", "faults", "nodes"),
     [
@@ -88,7 +95,7 @@ def test_each_breaks_what_it_says(
 ) -> None:
     experiment = shipped[name]
     found = [
-        (fault.inject, fault.on.model_dump(exclude_none=True), fault.with_, fault.after, fault.for_)
+        (fault.inject, fault.on.model_dump(exclude_none=True), written(fault), fault.after, fault.for_)
         for fault in experiment.faults
     ]
     assert found == faults

@@ -185,7 +185,7 @@ def test_a_bundle_that_breaks_off_leaves_nothing(broken: Node, connections: Conn
     with pytest.MonkeyPatch.context() as patch:
         half = good.archive[: len(good.archive) // 2]
         command = Bundle(good.digest, good.archive).command("python3")
-        patch.setattr(Bundle, "command", lambda self, python, options: command)
+        patch.setattr(Bundle, "command", lambda self, python, options, module: command)
         patch.setattr("chaos.transport.ssh.bundle", lambda extra: Bundle(good.digest, half))
         patch.setattr("chaos.transport.ssh.START", 2.0)
         with pytest.raises(AgentError, match="no agent starts on node 0: nothing came in time"):
