@@ -46,7 +46,7 @@ def test_all_of_them_run_the_same_job_and_hold_the_same_hypothesis(shipped: dict
     assert len({experiment.name for experiment in shipped.values()}) == len(shipped)
 
 
-PATH = {"source": "gpu0", "to": "gpu1", "direction": "both"}
+PATH = {"source": "gpu0", "to": "gpu1"}
 KILL, STOP = {"signal": "KILL"}, {"signal": "STOP"}
 # Of each fault: its kind, target and parameters, when it starts and how long it lasts (s).
 Broken = tuple[str, dict[str, Any], dict[str, Any], float, float | None]
