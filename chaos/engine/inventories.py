@@ -11,10 +11,13 @@ from chaos.engine.errors import InputError
 from chaos.engine.machines import SshMachine, ThisMachine
 from chaos.engine.site import Machine, Site
 from chaos.experiment import Experiment, LabSpec, Nodes, Resolver
+from chaos.inventory.access import Access
+from chaos.inventory.facts import Ask, Unreached, asking, run_here
 from chaos.inventory.load import DocumentErrors, load
 from chaos.inventory.model import Inventory, Node
 from chaos.inventory.select import select
 from chaos.transport import local, ssh
+from chaos.transport.pipe import AgentError
 
 HERE = "local"  # the address of a node that is this machine itself
 
@@ -123,3 +126,22 @@ def _ranks(job: Sequence[Node], written: object) -> int:
             "write workload: {ranks_per_node: N}"
         )
     return max(counts.pop(), 1)
+
+
+def asking_over_ssh() -> Ask:
+    """How nodes are asked what they have; connections end with this process."""
+    connections = ssh.Connections()
+
+    def run(access: Access, argv: Sequence[str], timeout: float) -> bytes:
+        if access.host == HERE:
+            return run_here(access, argv, timeout)
+        try:
+            told = ssh.run(connections.to(access, access.host), argv, timeout)
+        except AgentError as error:
+            raise Unreached(str(error)) from None
+        if told.code != 0:
+            said = told.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"it ended with {told.code}"]
+            raise Unreached(f"{argv[0]}: {said[0]}")
+        return told.stdout
+
+    return asking(run)
