@@ -14,6 +14,7 @@ from chaos.experiment import Experiment, Fault, load
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 NAMES = {
+    "container-kill",
     "double-fault",
     "launcher-loss",
     "node-loss",
@@ -69,6 +70,20 @@ def written(fault: Fault) -> dict[str, Any]:
             1,
         ),
         ("pcie-throttle", "peer", [("pcie.throttle", {"node": 0, "gpu": 1}, {"rate": 20e6}, 1.0, 0.5)], 1),
+        (
+            "container-kill",
+            "peer",
+            [
+                (
+                    "container.signal",
+                    {"node": 0},
+                    KILL | {"container": None, "label": "chaos.target=training", "socket": "/var/run/docker.sock"},
+                    1.0,
+                    None,
+                )
+            ],
+            1,
+        ),
         ("rank-kill", "peer", [("process.signal", {"rank": 1}, KILL, 1.0, None)], 1),
         ("rank-kill-restart", "restart", [("process.signal", {"rank": 1}, KILL, 1.0, None)], 1),
         ("rank-hang", "peer", [("process.signal", {"rank": 1}, STOP, 1.0, 2.0)], 1),
