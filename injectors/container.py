@@ -14,7 +14,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 from ipaddress import ip_network
-from typing import Any, ClassVar, Dict, List, Literal, Optional, Tuple, Type
+from typing import Any, ClassVar, Dict, List, Literal, Mapping, Optional, Tuple, Type
 
 from injectors import kernel
 from injectors._containers import (
@@ -38,9 +38,11 @@ from injectors._containers import (
 from injectors._engine import SOCKET, Engine, EngineGone, NotThere, Refused
 from injectors.contract import (
     Evidence,
+    Ground,
     InjectorError,
     Order,
     Phase,
+    Reality,
     Seconds,
     Stray,
     Support,
@@ -97,6 +99,8 @@ class _Fault:
     """What all faults of containers have in common."""
 
     kind: ClassVar[str]
+    where: ClassVar[Mapping[Ground, Reality]] = {"node": "real"}
+    danger: ClassVar[Optional[str]] = None
     targets: ClassVar[Tuple[TargetKey, ...]] = ("node",)
     runs_on: ClassVar[Literal["node", "controller"]] = "node"
 
@@ -238,6 +242,14 @@ class Signal(_Fault):
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"  # STOP is undone by CONT; the others leave nothing
     duration: ClassVar[Literal["required", "optional", "none"]] = "optional"
 
+    witnessed: ClassVar[str] = (
+        "The main process has ended, is stopped and uses no CPU, or has been delivered a signal that it handles; what the "
+        "engine says of the container is told."
+    )
+    example: ClassVar[Mapping[str, str]] = {
+        "on": "{node: 0}",
+        "with": "{container: trainer, signal: KILL}",
+    }
     Params: ClassVar[Type[Any]] = SignalParams
 
     def __init__(self) -> None:
@@ -399,6 +411,8 @@ class Pause(_Fault):
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"
 
+    witnessed: ClassVar[str] = "The engine reports the container as paused, and its processes use no CPU."
+    example: ClassVar[Mapping[str, str]] = {"on": "{node: 0}", "with": "{container: trainer}", "for": "5s"}
     Params: ClassVar[Type[Any]] = PauseParams
 
     def plan(self, order: Order) -> UndoRecord:
@@ -484,6 +498,8 @@ class Stop(_Fault):
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"
 
+    witnessed: ClassVar[str] = "The engine reports the container as stopped, and its former main process has gone."
+    example: ClassVar[Mapping[str, str]] = {"on": "{node: 0}", "with": "{container: trainer}", "for": "10s"}
     Params: ClassVar[Type[Any]] = StopParams
 
     def __init__(self) -> None:
@@ -594,6 +610,14 @@ class Disconnect(_Fault):
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"
 
+    witnessed: ClassVar[str] = (
+        "The engine no longer lists the network at the container, and the interface has gone from its namespace."
+    )
+    example: ClassVar[Mapping[str, str]] = {
+        "on": "{node: 0}",
+        "with": "{container: trainer, network: training}",
+        "for": "5s",
+    }
     Params: ClassVar[Type[Any]] = DisconnectParams
 
     def _end(self, order: Order, container: Container) -> Tuple[str, Dict[str, Any]]:

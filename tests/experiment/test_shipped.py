@@ -77,7 +77,7 @@ def written(fault: Fault) -> dict[str, Any]:
                 (
                     "container.signal",
                     {"node": 0},
-                    KILL | {"container": None, "label": "chaos.target=training", "socket": "/var/run/docker.sock"},
+                    KILL | {"label": "chaos.target=training"},
                     1.0,
                     None,
                 )

@@ -172,9 +172,7 @@ def test_two_partitions_compose_and_the_end_of_one_is_not_that_of_the_other(node
 
 def test_the_controller_is_never_cut_off(node: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAOS_CONTROL", "192.0.2.1,10.88.0.2")
-    with pytest.raises(
-        InjectorError, match=r"10\.88\.0\.0/24 has 10\.88\.0\.2 in it, from where"
-    ):
+    with pytest.raises(InjectorError, match=r"10\.88\.0\.0/24 has 10\.88\.0\.2 in it, from where"):
         Partition().plan(ordered("10.88.0.7/24"))
     monkeypatch.delenv("CHAOS_CONTROL")
     monkeypatch.setenv("SSH_CONNECTION", "fd88::2 5000 fd88::1 22")
