@@ -243,8 +243,8 @@ class Signal(_Fault):
     duration: ClassVar[Literal["required", "optional", "none"]] = "optional"
 
     witnessed: ClassVar[str] = (
-        "The main process has ended, is stopped and uses no CPU, or has been delivered a signal that it handles; what the "
-        "engine says of the container is told."
+        "The main process has ended, is stopped and uses no CPU, or has been delivered a signal that it handles; what "
+        "the engine says of the container is told."
     )
     example: ClassVar[Mapping[str, str]] = {
         "on": "{node: 0}",
