@@ -44,9 +44,10 @@ $(READY): pyproject.toml constraints.txt
 	  --config-settings editable_mode=compat -e '.[lab,dev]'
 	touch $@
 
-# What the tests need of the system: a browser that looks at the scorecard, a systemd that ends sessions, nft as a second opinion.
+# What the tests need of the system: a browser that looks at the scorecard, a systemd that ends sessions, nft as a second opinion,
+# an SSH server with sudo on its nodes.
 system:
-	@tools/system-packages chromium fonts-dejavu-core systemd nftables
+	@tools/system-packages chromium fonts-dejavu-core systemd nftables openssh-server openssh-client sudo openssl
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
