@@ -49,9 +49,10 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 # What the tests need of the system: a browser that looks at the scorecard, a systemd that ends sessions, nft as a second
-# opinion, a Docker engine.
+# opinion, a Docker engine, an sshd.
 system:
-	@tools/system-packages chromium fonts-dejavu-core systemd nftables docker.io runc containerd iptables busybox-static
+	@tools/system-packages chromium fonts-dejavu-core systemd nftables docker.io runc containerd iptables busybox-static \
+	  openssh-server openssh-client sudo openssl
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

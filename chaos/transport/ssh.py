@@ -266,9 +266,9 @@ class _Program:
         self._bell = _Bell()
         self._errors: bytearray | None = None
         self._last = bytearray()
-        self._log = None if log is None else log.open("ab", buffering=0)
         self._answer = _Answer(connection.access, connection.name) if root else None
         self._channel = connection.session(window)
+        self._log = None if log is None else log.open("ab", buffering=0)
         self._channel.in_buffer.set_event(self._bell)
         self._channel.in_stderr_buffer.set_event(self._bell)
         self._channel.settimeout(_WRITE)

@@ -150,7 +150,6 @@ class Connection:
         except BaseException as error:
             self._transport.close()
             wire.close()  # the transport leaves it open where its thread has not begun
-            self._transport.packetizer.complete_handshake()  # ends a timer that would keep Python from ending
             if isinstance(error, (paramiko.SSHException, OSError, EOFError)):
                 raise AgentError(f"{self._where}: {_reason(error)}") from error
             raise

@@ -163,19 +163,16 @@ def test_two_at_once_on_a_node_without_a_bundle(broken: Node, connections: Conne
     assert len(broken.uploads()) == 1, "one bundle, and no rest of another"
 
 
-def test_a_bundle_that_is_damaged_on_its_way_is_refused(
-    broken: Node, connections: Connections, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_that_is_damaged_on_its_way_is_refused(broken: Node, connections: Connections, events: Events) -> None:
     good = bundle()
     damaged = bytearray(good.archive)
     damaged[len(damaged) // 2] ^= 1
-    monkeypatch.setattr("chaos.transport.ssh.bundle", lambda extra: Bundle(good.digest, bytes(damaged)))
     node = connections.to(broken.access, "node 0")
-    with pytest.raises(AgentError, match="no agent starts on node 0: the agent's bundle was damaged on its way"):
-        start(node, None, events.put)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chaos.transport.ssh.bundle", lambda extra: Bundle(good.digest, bytes(damaged)))
+        with pytest.raises(AgentError, match="no agent starts on node 0: the agent's bundle was damaged on its way"):
+            start(node, None, events.put)
     assert broken.uploads() == []
-    monkeypatch.undo()
-    os.environ["HOME"] = str(Path(os.environ["HOME"]))
     start(node, None, events.put).close()
 
 

@@ -85,17 +85,28 @@ def test_a_peer_that_is_no_ssh_server_or_stops_in_the_middle(
             serving.join()
 
 
-def test_no_thread_of_a_failed_connection_keeps_python_from_ending(access: Access, silent: int) -> None:
+def test_no_thread_of_a_failed_connection_keeps_python_from_ending(home: Path) -> None:
+    """The peer greets and leaves in the middle of the key exchange, which may take longer than this test waits."""
     code = (
         "import sys\nfrom chaos.transport import ssh, ssh_connection\nfrom chaos.transport.pipe import AgentError\n"
-        "from chaos.inventory.access import Access\nssh_connection.GREETING = 0.2\n"
+        f"from chaos.inventory.access import Access\nssh_connection.GREETING = {2 * PATIENCE}\n"
         "try:\n    ssh.Connections().to(Access('127.0.0.1', int(sys.argv[1])), 'n')\n"
         "except AgentError as error:\n    print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(silent)], capture_output=True, text=True, timeout=PATIENCE, check=True
-    )
-    assert "127.0.0.1" in done.stdout
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            one, _ = server.accept()
+            with one:
+                one.sendall(b"SSH-2.0-x\r\n")
+                one.recv(100)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        command = [sys.executable, "-c", code, str(server.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        serving.join()
+    assert done.stdout.startswith("n (")
     assert done.stderr == "", "no traceback, nothing of paramiko's log"
 
 
@@ -144,7 +155,7 @@ def test_a_server_behind_a_jump_host_that_is_stopped_is_given_up(
 def test_a_server_that_is_stopped_while_something_is_sent_is_given_up(
     node: Connection, sshd: Sshd, events: Events
 ) -> None:
-    """Whoever writes when nobody takes anything holds a lock that the others wait for."""
+    """More than it takes: whoever writes waits for a window that will not open again."""
     agent = start(node, None, events.put)
     sshd.signal_sessions(signal.SIGSTOP)
     try:
@@ -155,6 +166,24 @@ def test_a_server_that_is_stopped_while_something_is_sent_is_given_up(
     finally:
         sshd.signal_sessions(signal.SIGCONT)
     agent.kill()
+
+
+def test_a_peer_whose_kernel_takes_nothing_more_is_given_up() -> None:
+    """Whoever writes then holds a lock that the asking thread waits for: the writer itself has to give up."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(0.05)
+        wire = ssh_connection._Wire(ours)
+
+        def fill() -> None:
+            while True:
+                try:
+                    wire.send(b"x" * 65536)
+                except TimeoutError:
+                    continue
+
+        with pytest.raises(ConnectionAbortedError, match=r"silent for 0\.8 s"):
+            fill()
 
 
 def test_an_idle_peer_is_not_given_up(node: Connection) -> None:
