@@ -35,8 +35,15 @@ def validate(
         raise typer.Exit(WRONG_INPUT)
 
 
-def schema() -> None:
+def schema(
+    inventory: Annotated[bool, typer.Option("--inventory", help="Of an inventory instead.")] = False,
+) -> None:
     """Print the JSON Schema of an experiment, for completion in editors."""
+    if inventory:
+        from chaos.inventory.schema import json_schema as of_inventory
+
+        print(json.dumps(of_inventory(), indent=2, ensure_ascii=False))
+        return
     from chaos.engine.catalogue import catalogue
     from chaos.experiment import json_schema
 

@@ -6,6 +6,7 @@ them. A device is written behind a colon: ``node[1-2]:gpu[0-3]``, ``h100:rail0``
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 
@@ -124,11 +125,14 @@ def _labelled(inventory: Inventory, term: str) -> list[Node]:
 
 
 def _near(found: str, known: Sequence[str] | dict[str, Node]) -> str | None:
-    """The name that was meant; none where only numbers differ, and any of many could be."""
+    """What was meant: the name with as many digits as there are, or all names that differ in their numbers alone."""
     if padded := next((name for name in known if natural(name) == natural(found)), None):
         return f"did you mean '{padded}'?"
-    near = suggestion(found, [name for name in known if _DIGITS.sub("", name) != _DIGITS.sub("", found)])
-    return near if near.startswith("did you") else None
+    stems: dict[str, list[str]] = {}
+    for name in known:
+        stems.setdefault(_DIGITS.sub("", name), []).append(name)
+    near = difflib.get_close_matches(_DIGITS.sub("", found), stems, n=1, cutoff=0.6)
+    return f"did you mean {_shown(stems[near[0]])}?" if near else None
 
 
 def _there(inventory: Inventory) -> str:
