@@ -79,7 +79,7 @@ def show(
         _details(node)
 
 
-def init(  # noqa: PLR0917 - options of the command line
+def init(  # noqa: PLR0917 - a command's options
     file: Annotated[Path, typer.Argument(metavar="[FILE]", help="Where to write it.")] = DEFAULT_FILE,
     slurm: Annotated[bool, typer.Option("--slurm", help="The nodes that scontrol shows.")] = False,
     ssh_config: Annotated[
@@ -197,7 +197,7 @@ def _table(nodes: Sequence[Node]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    columns = {
+    columns: dict[str, list[str]] = {
         "node": [node.name for node in nodes],
         "reached at": [_way(node.access) for node in nodes],
         "root by": [node.access.become for node in nodes],
