@@ -1,4 +1,4 @@
-"""Faults of processes: signals to a rank of the training job or to its launcher.
+"""Faults of processes: signals to a rank of the training job, to its launcher, or to what matches on a node.
 
 A process is held by pidfd and start time, since process ids are reused.
 """
@@ -9,47 +9,37 @@ import os
 import select
 import signal
 import time
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Dict, List, Literal, Optional, Tuple, Type
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Dict, List, Literal, Mapping, Optional, Tuple, Type
 
-from injectors import kernel
-from injectors.contract import Evidence, InjectorError, Order, Phase, Stray, Support, Target, TargetKey, UndoRecord
+from injectors import _processes, kernel
+from injectors.contract import (
+    Evidence,
+    Ground,
+    InjectorError,
+    Order,
+    Phase,
+    Reality,
+    Stray,
+    Support,
+    Target,
+    TargetKey,
+    UndoRecord,
+)
 
 _CPU_SAMPLE = 0.03  # seconds between two looks at a process's CPU time
 
 
-def _whose(target: Dict[str, Any]) -> str:
-    """Whose process it is, in words."""
-    return f"rank {target['rank']}" if target.get("role") is None else f"the {target['role']}"
-
-
-def _ancestors() -> List[int]:
-    """This process and all those above it: none of them may be hit."""
-    found, pid = [], os.getpid()
-    while pid > 0:
-        found.append(pid)
-        fields = kernel.stat_fields(pid)
-        pid = int(fields[1]) if fields else 0
-    return found
-
-
-def _child_of_ours(pid: int) -> bool:
-    """Whether this process has started it, or one of those above it."""
-    while pid > 0:
-        fields = kernel.stat_fields(pid)
-        pid = int(fields[1]) if fields else 0
-        if pid == os.getpid():
-            return True
-    return False
-
-
 @dataclass(frozen=True)
-class SignalParams:
-    """Parameters of ``process.signal``."""
-
+class _What:
     signal: Literal["KILL", "TERM", "STOP", "INT", "HUP", "SEGV", "ABRT", "USR1", "USR2"] = field(
         metadata={"help": "the signal's name; STOP needs `for:`, and is followed by CONT"}
     )
+
+
+@dataclass(frozen=True)
+class SignalParams(_processes.Matching, _What):
+    """Parameters of ``process.signal``: the signal and, on a node, which of its processes are meant."""
 
     def problem(self, duration: Optional[float]) -> Optional[str]:
         """What is wrong with this signal and this `for:`; ``None`` where they fit."""
@@ -61,94 +51,135 @@ class SignalParams:
 
 
 class Signal:
-    """``process.signal``: a signal to a process of the job: KILL (it dies), STOP (it hangs, unreported), TERM..."""
+    """``process.signal``: a signal to processes: KILL (they die), STOP (they hang, unreported), TERM..."""
 
     kind: ClassVar[str] = "process.signal"
-    about: ClassVar[str] = "A signal to the process of one rank, or to the launcher: KILL, TERM, STOP for a time, ..."
+    about: ClassVar[str] = (
+        "A signal to the process of one rank, to the launcher, or to processes of a node by arguments, device, "
+        "container or job: KILL, TERM, STOP for a time, ..."
+    )
     mechanism: ClassVar[str] = "The signal goes through a pidfd to the very process that said that it is the target."
     undoing: ClassVar[str] = "A stopped process is continued with SIGCONT; every other signal leaves nothing to undo."
     proof: ClassVar[str] = "The process is not in a stopped state (/proc/PID/stat), or has gone."
+    witnessed: ClassVar[str] = (
+        "The process has ended (its pidfd says so), is stopped and uses no CPU, or has been delivered a signal that it "
+        "handles (/proc/PID/status)."
+    )
+    where: ClassVar[Mapping[Ground, Reality]] = {"lab": "real", "node": "real"}
+    danger: ClassVar[Optional[str]] = None
+    example: ClassVar[Mapping[str, str]] = {"on": "{rank: 1}", "with": "{signal: STOP}", "for": "2s"}
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"  # STOP is undone by CONT; the others leave nothing
-    targets: ClassVar[Tuple[TargetKey, ...]] = ("rank", "process")
+    targets: ClassVar[Tuple[TargetKey, ...]] = ("rank", "process", "node")
     duration: ClassVar[Literal["required", "optional", "none"]] = "optional"
     runs_on: ClassVar[Literal["node", "controller"]] = "node"
 
     Params: ClassVar[Type[Any]] = SignalParams
 
     def __init__(self) -> None:
-        self._pidfd: Optional[int] = None
+        self._resolver = _processes.Resolver(self.kind)
+        self._pidfds: Dict[int, int] = {}
+        self._early: List[int] = []  # of several processes, those that ended before the signal
 
     def support(self, params: SignalParams, target: Target) -> Support:
         """Possible on any Linux from 5.3 on, for a process that this user may signal."""
         return Support("real", () if hasattr(os, "pidfd_open") else ("pidfds: Linux 5.3 and Python 3.9 or newer",))
 
     def plan(self, order: Order) -> UndoRecord:
-        """Find the process and make sure that it is the one that is meant."""
-        wanted, whose = order.target.process, _whose(asdict(order.target))
-        if wanted is None:
-            raise InjectorError(f"process.signal: no process of {whose} is known yet: it has not said that it runs")
-        here = os.stat("/proc/self/ns/pid").st_ino
-        if wanted["pidns"] != here:
-            raise InjectorError(f"the process of {whose} is in PID namespace {wanted['pidns']}, this agent in {here}")
-        if wanted["pid"] in _ancestors():
-            raise InjectorError(f"process {wanted['pid']} is this agent or above it: it is never hit")
-        if kernel.start_ticks(wanted["pid"]) != wanted["start"]:
-            raise InjectorError(f"the process {wanted['pid']} of {whose} has gone")
-        if _child_of_ours(wanted["pid"]):
-            raise InjectorError(f"process {wanted['pid']} was started by this agent, such as its guardian: never hit")
-        return UndoRecord.of(self, order, {"process": wanted, "state": self._state(wanted)})
+        """Find the processes and make sure that they are those that are meant."""
+        found = self._resolver.find(order)
+        before = {"processes": list(found.processes), "asked": found.asked, "left_out": list(found.left_out)}
+        return UndoRecord.of(self, order, before)
 
     def devices(self, order: Order) -> Tuple[str, ...]:
-        """The process: what a second fault does to it would be undone with the first."""
-        wanted = order.target.process
-        return () if wanted is None else (f"process:{wanted['pidns']}:{wanted['pid']}:{wanted['start']}",)
+        """The processes: what a second fault does to one would be undone with the first."""
+        return tuple(f"process:{name}" for name in self._resolver.names(order))
 
     def prepare(self, record: UndoRecord) -> None:
-        """Open the process's pidfd and make sure once more that it is still that process."""
-        wanted = record.before["process"]
+        """Open the processes' pidfds and make sure once more that they are still those processes."""
+        wanted = _held(record)
+        for each in wanted:
+            try:
+                self._open(each)
+            except InjectorError:
+                if len(wanted) == 1:
+                    raise
+                self._early.append(each["pid"])
+        if wanted and not self._pidfds:
+            raise InjectorError("all of the processes have gone")
+
+    def _open(self, wanted: Dict[str, int]) -> None:
+        pid = wanted["pid"]
         try:
-            self._pidfd = os.pidfd_open(wanted["pid"])
+            pidfd = os.pidfd_open(pid)
         except ProcessLookupError as error:
-            raise InjectorError(f"the process {wanted['pid']} has gone") from error
-        if kernel.start_ticks(wanted["pid"]) != wanted["start"]:
-            raise InjectorError(f"the process {wanted['pid']} has gone, and its id was given to another")
+            raise InjectorError(f"the process {pid} has gone") from error
+        if kernel.start_ticks(pid) != wanted["start"]:
+            os.close(pidfd)
+            raise InjectorError(f"the process {pid} has gone, and its id was given to another")
+        self._pidfds[pid] = pidfd
 
     def inject(self, record: UndoRecord) -> int:
-        """Send the signal."""
-        assert self._pidfd is not None, "prepare comes first"
+        """Send the signal to each of them."""
+        wanted = _held(record)
+        assert self._pidfds or not wanted, "prepare comes first"
         number = signal.Signals[f"SIG{record.params['signal']}"]
-        try:
-            signal.pidfd_send_signal(self._pidfd, number)
-        except ProcessLookupError as error:
-            raise InjectorError("the process ended by itself before the signal") from error
+        for pid, pidfd in self._pidfds.items():
+            try:
+                signal.pidfd_send_signal(pidfd, number)
+            except ProcessLookupError:
+                self._early.append(pid)
+        if wanted and len(self._early) == len(wanted):
+            ended = "the process" if len(wanted) == 1 else "each of the processes"
+            raise InjectorError(f"{ended} ended by itself before the signal")
         return time.monotonic_ns()
 
     def witness(self, record: UndoRecord, phase: Phase, budget: float) -> Evidence:
-        """Look at the process: dead, stopped (and using no CPU), or running."""
-        wanted = record.before["process"]
+        """Look at each process: dead, stopped (and using no CPU), or running."""
+        wanted = [each for each in _held(record) if each["pid"] not in self._early or phase == "after"]
+        if not wanted:
+            asked = record.before["asked"]
+            return Evidence(False, f"no process was there to hit: nothing matched {asked}", {"processes": 0})
         if record.params["signal"] == "STOP":
-            return self._witness_stop(wanted, phase, budget)
+            seen = self._witness_stop(wanted, phase, budget)
+        else:
+            end = time.monotonic() + budget
+            seen = [self._witness_other(each, record.params["signal"], phase, end) for each in wanted]
+        return self._together(wanted, seen)
+
+    def _together(self, wanted: List[Dict[str, int]], seen: List[Evidence]) -> Evidence:
+        """What was seen of all of them: each must be hit."""
+        if len(seen) == 1 and not self._early:
+            return seen[0]
+        effective: Optional[bool] = all(each.effective for each in seen)
+        if not effective and all(each.effective is not False for each in seen):
+            effective = None
+        text = "; ".join(each.text for each in seen)
+        if self._early:
+            text += f"; ended by itself before the signal: {', '.join(str(pid) for pid in self._early)}"
+        numbers = {str(process["pid"]): each.numbers for process, each in zip(wanted, seen)}
+        return Evidence(effective, text, {"processes": numbers, "ended_before": self._early})
+
+    def _witness_other(self, wanted: Dict[str, int], name: str, phase: Phase, end: float) -> Evidence:
         if phase == "before":
             alive = kernel.start_ticks(wanted["pid"]) == wanted["start"]
             return Evidence(not alive, f"process {wanted['pid']} {'runs' if alive else 'has gone'}", {"alive": alive})
         started = time.monotonic()
-        gone = self._gone_within(wanted, budget)
+        gone = self._gone_within(wanted, max(0.0, end - started))
         waited = time.monotonic() - started
         if phase == "after":  # nothing to undo: what was to happen has happened
             return Evidence(False, "nothing to undo: the signal was over when it was delivered", {"gone": gone})
         if gone:
             return Evidence(True, f"process {wanted['pid']} has ended ({waited * 1000:.1f} ms later)", {"gone": True})
-        if record.params["signal"] == "KILL":
+        if name == "KILL":
             return Evidence(False, f"process {wanted['pid']} still runs {waited * 1000:.0f} ms after SIGKILL", {})
-        return self._witness_delivered(wanted, record.params["signal"])
+        return self._witness_delivered(wanted, name)
 
     def _gone_within(self, wanted: Dict[str, int], budget: float) -> bool:
         """Whether it ends within the budget: a pidfd becomes readable when the process has ended, zombie or not."""
-        if self._pidfd is None:
-            fields = kernel.stat_fields(wanted["pid"])
-            return fields is None or fields[0] in "ZX" or int(fields[19]) != wanted["start"]
+        if wanted["pid"] not in self._pidfds:
+            return not _processes.runs(wanted)
         poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
+        poll.register(self._pidfds[wanted["pid"]], select.POLLIN)
         return bool(poll.poll(budget * 1000))
 
     @staticmethod
@@ -168,27 +199,27 @@ class Signal:
         handled = masks["SigCgt"]
         return Evidence(handled, f"SIG{name} was delivered; process {wanted['pid']} handles it and runs on", masks)
 
-    def _witness_stop(self, wanted: Dict[str, int], phase: Phase, budget: float) -> Evidence:
-        first = kernel.stat_fields(wanted["pid"])
-        time.sleep(min(_CPU_SAMPLE, budget / 2))
-        second = kernel.stat_fields(wanted["pid"])
-        if first is None or second is None or int(second[19]) != wanted["start"]:
-            gone = f"process {wanted['pid']} has gone"
-            return Evidence(False if phase == "after" else None, gone, {"alive": False})
-        ticks = sum(int(second[k]) - int(first[k]) for k in (11, 12))  # utime and stime
-        stopped = second[0] in "Tt"
-        text = f"process {wanted['pid']} is in state {second[0]} and used {ticks} ticks of CPU meanwhile"
-        return Evidence(stopped and ticks == 0, text, {"state": second[0], "cpu_ticks": ticks})
-
     @staticmethod
-    def _state(wanted: Dict[str, int]) -> str:
-        fields = kernel.stat_fields(wanted["pid"])
-        return fields[0] if fields else "gone"
+    def _witness_stop(processes: List[Dict[str, int]], phase: Phase, budget: float) -> List[Evidence]:
+        first = [kernel.stat_fields(each["pid"]) for each in processes]
+        time.sleep(min(_CPU_SAMPLE, budget / 2))
+        seen = []
+        for wanted, before in zip(processes, first):
+            now = kernel.stat_fields(wanted["pid"])
+            if before is None or now is None or int(now[19]) != wanted["start"]:
+                gone = f"process {wanted['pid']} has gone"
+                seen.append(Evidence(False if phase == "after" else None, gone, {"alive": False}))
+                continue
+            ticks = sum(int(now[k]) - int(before[k]) for k in (11, 12))  # utime and stime
+            text = f"process {wanted['pid']} is in state {now[0]} and used {ticks} ticks of CPU meanwhile"
+            seen.append(Evidence(now[0] in "Tt" and ticks == 0, text, {"state": now[0], "cpu_ticks": ticks}))
+        return seen
 
     def undo(self, record: UndoRecord) -> int:
-        """Continue a stopped process, if it is still the same one; the other signals leave nothing to undo."""
+        """Continue each stopped process that is still the same one; the other signals leave nothing to undo."""
         if record.params["signal"] == "STOP" and record.boot == kernel.boot_id():
-            self._continue(record.before["process"])
+            for each in _held(record):
+                self._continue(each)
         return time.monotonic_ns()
 
     @staticmethod
@@ -206,14 +237,15 @@ class Signal:
             os.close(pidfd)
 
     def residue(self, record: UndoRecord) -> List[str]:
-        """A process that is still stopped."""
+        """Each process that is still stopped."""
         if record.params["signal"] != "STOP" or record.boot != kernel.boot_id():
             return []
-        wanted = record.before["process"]
-        fields = kernel.stat_fields(wanted["pid"])
-        if fields is None or int(fields[19]) != wanted["start"] or fields[0] not in "Tt":
-            return []
-        return [f"process {wanted['pid']} ({_whose(record.target)}) is still stopped"]
+        left = []
+        for wanted in _held(record):
+            fields = kernel.stat_fields(wanted["pid"])
+            if fields is not None and int(fields[19]) == wanted["start"] and fields[0] in "Tt":
+                left.append(f"process {wanted['pid']} ({_processes.words(record.target)}) is still stopped")
+        return left
 
     def strays(self, target: Target) -> List[Stray]:
         """None: a stopped process bears no mark, and one that somebody else has stopped looks the same."""
@@ -222,3 +254,9 @@ class Signal:
     def clear(self, stray: Stray) -> None:
         """Never called: there are no strays."""
         raise InjectorError(f"process.signal leaves no mark by which {stray.text} could be ours")
+
+
+def _held(record: UndoRecord) -> List[Dict[str, int]]:
+    """The processes of a record, also of one from when a fault had one process."""
+    before = record.before
+    return list(before["processes"]) if "processes" in before else [before["process"]]

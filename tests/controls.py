@@ -203,7 +203,7 @@ CONTROLS = [
     ),
     Control(
         "verdict: nothing is left of a fault",
-        "chaos.scoring.verdict:_error",
+        "chaos.scoring.verdict:_left",
         always(None),
         _VERDICT + "test_what_is_left_of_a_fault_is_an_error_and_is_named",
     ),
@@ -300,7 +300,7 @@ CONTROLS = [
     ),
     Control(
         "process.signal: an agent never hits what it has started",
-        "injectors.process:_child_of_ours",
+        "injectors._processes:child_of_ours",
         always(False),
         _PROCESS + "test_what_the_agent_has_started_is_never_hit",
     ),
@@ -318,7 +318,7 @@ CONTROLS = [
     ),
     Control(
         "process.signal: an agent never hits itself",
-        "injectors.process:_ancestors",
+        "injectors._processes:ancestors",
         always([]),
         _PROCESS + "test_nobody_hits_itself_or_what_is_above",
     ),

@@ -14,7 +14,6 @@ from chaos.cli.console import FAIL, err, fail, one_line_errors, out
 
 if TYPE_CHECKING:
     from chaos.inventory.access import Access
-    from chaos.inventory.facts import Ask
     from chaos.inventory.first import Asked
     from chaos.inventory.model import Inventory, Node
     from chaos.inventory.sources import Candidate
@@ -32,7 +31,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 @app.command()
 def check(file: FileArgument, as_json: JsonOption = False) -> None:
-    """Check an inventory: the document, and that the secrets and files it refers to are there. No node is touched.
+    """Check an inventory: the document, and that the secrets and files that it refers to are there. No node is touched.
 
     Exit code: 0 all is well, 1 something is not there, 2 the document is wrong.
     """
@@ -64,7 +63,7 @@ def show(
     ] = "all",
     as_json: JsonOption = False,
 ) -> None:
-    """Show all that holds for the selected nodes, defaults and groups included; of secrets, where they are to be had."""
+    """Show all that holds for the selected nodes, defaults and groups included; of secrets, where they are."""
     from chaos.inventory.select import SelectionError, select
 
     inventory = _load(file)
@@ -99,6 +98,7 @@ def init(  # noqa: PLR0917 - a command's options
     1 it was written and must be corrected, 2 wrong input.
     """
     from chaos.documents.errors import DocumentErrors
+    from chaos.engine.inventories import asking_over_ssh
     from chaos.inventory.first import Asked, Common, ask_all, write
     from chaos.inventory.load import load
     from chaos.inventory.sources import SourceError
@@ -113,7 +113,7 @@ def init(  # noqa: PLR0917 - a command's options
     except SourceError as error:
         raise fail(str(error)) from None
     if ask:
-        asked = ask_all(candidates, common, _ask(), _tell)
+        asked = ask_all(candidates, common, asking_over_ssh(), _tell)
     else:
         asked = [Asked(each, problem="not asked") for each in candidates]
     with one_line_errors():
@@ -140,24 +140,6 @@ def _candidates(slurm: bool, ssh_config: Path | None, hosts: str | None) -> tupl
     if ssh_config is not None:
         return sources.from_ssh_config(ssh_config), str(ssh_config)
     return sources.from_hosts(hosts or ""), "a list of hosts"
-
-
-def _ask() -> Ask:
-    """How nodes are asked what they have."""
-    from chaos.inventory.facts import asking
-
-    return asking(_run)
-
-
-def _run(access: Access, argv: Sequence[str], timeout: float) -> bytes:
-    """This machine runs it itself."""
-    from socket import gethostname
-
-    from chaos.inventory.facts import Unreached, run_here
-
-    if access.host not in ("localhost", "127.0.0.1", "::1", gethostname()):
-        raise Unreached("it is another machine")
-    return run_here(access, argv, timeout)
 
 
 def _tell(asked: Asked) -> None:

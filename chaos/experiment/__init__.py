@@ -30,6 +30,7 @@ from chaos.experiment.model import (
     Target,
     Workload,
 )
+from chaos.experiment.named import Nodes, Resolver
 from chaos.experiment.schema import json_schema
 
 __all__ = [
@@ -42,10 +43,12 @@ __all__ = [
     "Hold",
     "InjectorInfo",
     "LabSpec",
+    "Nodes",
     "Occurrence",
     "Place",
     "ProbeInfo",
     "Problem",
+    "Resolver",
     "Score",
     "SteadyState",
     "StopIf",
@@ -61,17 +64,34 @@ __all__ = [
 _FORM = Form("one experiment", "experiment: NAME")
 
 
-def load(path: str | pathlib.Path, catalogue: Catalogue, environ: Mapping[str, str]) -> Experiment:
-    """The experiment in a file. ``environ`` is where its variables come from. Raises ``DocumentErrors``."""
-    return loads(read(path), catalogue, environ, file=str(path))
+def load(
+    path: str | pathlib.Path,
+    catalogue: Catalogue,
+    environ: Mapping[str, str],
+    clusters: Resolver | None = None,
+) -> Experiment:
+    """The experiment in a file. Raises ``DocumentErrors``.
+
+    Args:
+        environ: where its variables come from.
+        clusters: finds the nodes of a cluster that is no lab.
+    """
+    return loads(read(path), catalogue, environ, file=str(path), clusters=clusters)
 
 
-def loads(text: str, catalogue: Catalogue, environ: Mapping[str, str], *, file: str = "<text>") -> Experiment:
-    """The experiment in a text; ``file`` is what problems call it. Raises ``DocumentErrors``."""
+def loads(
+    text: str,
+    catalogue: Catalogue,
+    environ: Mapping[str, str],
+    *,
+    file: str = "<text>",
+    clusters: Resolver | None = None,
+) -> Experiment:
+    """The experiment in a text; ``file`` is what problems call it, the rest is as for ``load``."""
     document = compose(text, file, environ, _FORM)
     values = plain(document.root)
     assert isinstance(values, dict)
-    experiment, findings = check(values, catalogue)
+    experiment, findings = check(values, catalogue, clusters)
     told = list(document.problems)
     for finding in findings:
         mark = locate(document.root, finding.path, at_key=finding.at_key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
@@ -25,7 +25,11 @@ TargetKey = Literal["node", "gpu", "rank", "process"]
 
 @dataclass(frozen=True)
 class InjectorInfo:
-    """One kind of fault. ``target`` are the keys that ``on`` may have; ``duration`` whether ``for`` is needed."""
+    """One kind of fault.
+
+    ``target`` are the keys that ``on`` may have; ``duration`` whether ``for`` is needed; ``danger`` what may be lost
+    for good, so that a document must accept it.
+    """
 
     kind: str
     params: type
@@ -33,6 +37,7 @@ class InjectorInfo:
     reversal: Literal["exact", "self", "none"]
     target: tuple[TargetKey, ...]
     duration: Literal["required", "optional", "none"]
+    danger: str | None = None
 
 
 @runtime_checkable
@@ -41,6 +46,14 @@ class DependsOnDuration(Protocol):
 
     def problem(self, duration: float | None) -> str | None:
         """What is wrong with these parameters and this ``for`` (seconds, None: not given); None if they fit."""
+
+
+@runtime_checkable
+class DependsOnTarget(Protocol):
+    """Parameters that fit to some of the injector's targets only."""
+
+    def target_problem(self, keys: Collection[str]) -> str | None:
+        """What is wrong with these parameters and a target with these keys of ``on``; None if they fit."""
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,10 @@ def _fault(fault: Schema, info: InjectorInfo) -> Schema:
         required.append("on")
     if info.duration == "none":
         del properties["for"]
+    if info.danger is None:
+        del properties["danger"]
+    else:
+        required.append("danger")
     if info.duration == "required":
         required.append("for")
     return _closed(properties, required, info.about) | {"dependentRequired": fault["dependentRequired"]}

@@ -1,4 +1,4 @@
-"""Whether what an inventory refers to is there: secrets and key files. Of a secret, only its reference is told."""
+"""Whether what an inventory refers to is there: secrets, key files. Of a secret nothing but its reference is told."""
 
 from __future__ import annotations
 

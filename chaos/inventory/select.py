@@ -125,14 +125,18 @@ def _labelled(inventory: Inventory, term: str) -> list[Node]:
 
 
 def _near(found: str, known: Sequence[str] | dict[str, Node]) -> str | None:
-    """What was meant: the name with as many digits as there are, or all names that differ in their numbers alone."""
+    """What was meant; none where only the number is wrong, and any of many could be."""
     if padded := next((name for name in known if natural(name) == natural(found)), None):
         return f"did you mean '{padded}'?"
     stems: dict[str, list[str]] = {}
     for name in known:
         stems.setdefault(_DIGITS.sub("", name), []).append(name)
-    near = difflib.get_close_matches(_DIGITS.sub("", found), stems, n=1, cutoff=0.6)
-    return f"did you mean {_shown(stems[near[0]])}?" if near else None
+    stem = _DIGITS.sub("", found)
+    near = difflib.get_close_matches(stem, stems, n=1, cutoff=0.6)
+    if not near or (near[0] == stem and len(stems[stem]) > 1):
+        return None
+    meant = _shown(stems[near[0]])
+    return f"did you mean '{meant}'?"
 
 
 def _there(inventory: Inventory) -> str:
