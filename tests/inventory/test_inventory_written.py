@@ -12,7 +12,15 @@ import pytest
 from chaos.inventory.facts import Facts, FoundAccelerator, FoundNic, Unreached
 from chaos.inventory.first import Asked, Common, ask_all, write
 from chaos.inventory.load import loads
-from chaos.inventory.sources import Candidate, SourceError, from_hosts, from_ssh_config, slurm_json, slurm_nodes
+from chaos.inventory.sources import (
+    Candidate,
+    SourceError,
+    from_hosts,
+    from_ssh_config,
+    slurm_json,
+    slurm_nodes,
+    slurm_text,
+)
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -149,13 +157,14 @@ def test_json_that_is_not_slurms_is_refused(text: str) -> None:
         slurm_json(text)
 
 
-def test_a_remark_in_slurms_text_is_not_taken_for_a_field() -> None:
-    """The recorded reason of n3 ends with `Owner=ops`; the state and the reason stay what they are."""
-    recorded = (RECORDED / "scontrol-22.05.txt").read_text()
-    third = slurm_nodes(lambda arguments: subprocess.CompletedProcess(arguments, "--json" in arguments, recorded, ""))[
-        2
-    ]
-    assert third.note == "Slurm: IDLE+DRAIN, bad nvlink on GPU 5, see Owner=ops"
+@pytest.mark.parametrize("name", ["scontrol-22.05.txt", "scontrol-oneline-22.05.txt"])
+def test_a_remark_in_slurms_text_is_not_taken_for_a_field(name: str) -> None:
+    """What an administrator has written as the reason: as recorded, and with words that look like fields."""
+    recorded = (RECORDED / name).read_text()
+    assert slurm_text(recorded)[2].note == "Slurm: IDLE+DRAIN, bad nvlink on GPU 5, see Owner=ops"
+    third = slurm_text(recorded.replace("Owner=ops", "State=DOWN Gres=gpu:9 NodeAddr=10.6.6.6"))[2]
+    assert third.note == "Slurm: IDLE+DRAIN, bad nvlink on GPU 5, see State=DOWN Gres=gpu:9 NodeAddr=10.6.6.6"
+    assert (third.address, third.accelerators) == ("127.0.0.1", {"gpu": (8, "h100")})
 
 
 # The ssh configuration
