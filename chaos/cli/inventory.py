@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 
 SCHEMA = "chaos.inventory/1"
+_WIDTH = 200  # a row a node, for people and for grep
 DEFAULT_FILE = Path("inventory.yaml")
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An inventory.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
@@ -178,22 +179,21 @@ def _table(nodes: Sequence[Node]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("node", "reached at", "root by", "groups", "labels", "devices", "NICs", "BMC"):
-        table.add_column(column)
-    for node in nodes:
-        cells = (
-            node.name,
-            _way(node.access),
-            node.access.become,
-            ", ".join(node.groups),
-            _labels(node),
-            _accelerators(node),
-            _nics(node),
-            _bmc(node),
-        )
-        table.add_row(*map(escape, cells))
-    out().print(table)
+    columns: dict[str, list[str]] = {
+        "node": [node.name for node in nodes],
+        "reached at": [_way(node.access) for node in nodes],
+        "root by": [node.access.become for node in nodes],
+        "groups": [", ".join(node.groups) for node in nodes],
+        "labels": [_labels(node) for node in nodes],
+        "devices": [_accelerators(node) for node in nodes],
+        "NICs": [_nics(node) for node in nodes],
+        "BMC": [_bmc(node) for node in nodes],
+    }
+    told = {heading: cells for heading, cells in columns.items() if any(cells)}
+    table = Table(*told, box=None, padding=(0, 2, 0, 0))
+    for row in zip(*told.values(), strict=True):
+        table.add_row(*map(escape, row))
+    out(_WIDTH).print(table)
 
 
 def _details(node: Node) -> None:

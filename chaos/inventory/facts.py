@@ -112,9 +112,19 @@ def asking(run: Run, root: str = "/") -> Ask:
     program = script()
 
     def ask(access: Access) -> Facts:
-        return parse(run(access, [access.python, "-c", program, root], PATIENCE))
+        try:
+            return parse(run(access, [access.python, "-c", program, root], PATIENCE))
+        except Unreached as error:
+            raise Unreached(_shortened(str(error))) from None
 
     return ask
+
+
+def _shortened(message: str) -> str:
+    """Without its middle where it is long: a transport may repeat the whole program that it could not run."""
+    if len(message) <= 2 * _MOST_SHOWN:
+        return message
+    return f"{message[: _MOST_SHOWN // 2]} ... {message[-_MOST_SHOWN:]}"
 
 
 def parse(output: bytes) -> Facts:

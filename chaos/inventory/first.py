@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +122,9 @@ def _entries(ordered: Sequence[Asked], groups: Mapping[str, str]) -> list[_Entry
     found: dict[tuple[str | None, ...], _Entry] = {}
     for each in ordered:
         body = _body(each, groups)
-        entry = found.setdefault((each.problem, *body), _Entry(body))
+        # Addresses are written for all nodes of an entry at once, which takes names that differ in their numbers alone.
+        stem = re.sub(r"[0-9]+", "", each.candidate.name) if each.candidate.address else None
+        entry = found.setdefault((each.problem, stem, *body), _Entry(body))
         entry.nodes.append(each)
     return list(found.values())
 
@@ -222,7 +223,8 @@ def _scalar(text: str) -> str:
     """A text as YAML, in quotes where it would be something else without them."""
     if _PLAIN.fullmatch(text) and isinstance(typed(text), str) and text.lower() not in _WORDS_OF_1_1:
         return text
-    return json.dumps(text, ensure_ascii=False)
+    escaped = (f"\\{each}" if each in '"\\' else each if each.isprintable() else f"\\U{ord(each):08x}" for each in text)
+    return f'"{"".join(escaped)}"'
 
 
 def _remark(text: str) -> str:

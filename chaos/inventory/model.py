@@ -160,5 +160,6 @@ def _secrets(access: Access) -> dict[str, Secret]:
     )
     found = {what: secret for what, secret in own if secret is not None}
     if access.jump is not None:
-        found |= {f"jump {access.jump.host}: {what}": secret for what, secret in _secrets(access.jump).items()}
+        for what, secret in _secrets(access.jump).items():
+            found[what if what.startswith("jump ") else f"jump {access.jump.host}: {what}"] = secret
     return found

@@ -62,7 +62,7 @@ def _wanted(node: Node) -> Iterator[tuple[str, Secret | Path]]:
         if access.config is not None:
             yield f"{before}ssh_config", access.config
         access = access.jump
-        before += f"jump {access.host}: " if access is not None else ""
+        before = f"jump {access.host}: " if access is not None else ""
 
 
 def _problems(thing: Secret | Path, look: Callable[[Secret], str]) -> Iterator[tuple[str, bool]]:

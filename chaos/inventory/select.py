@@ -6,6 +6,7 @@ them. A device is written behind a colon: ``node[1-2]:gpu[0-3]``, ``h100:rail0``
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 
@@ -124,11 +125,18 @@ def _labelled(inventory: Inventory, term: str) -> list[Node]:
 
 
 def _near(found: str, known: Sequence[str] | dict[str, Node]) -> str | None:
-    """The name that was meant; none where only numbers differ, and any of many could be."""
+    """What was meant; none where only the number is wrong, and any of many could be."""
     if padded := next((name for name in known if natural(name) == natural(found)), None):
         return f"did you mean '{padded}'?"
-    near = suggestion(found, [name for name in known if _DIGITS.sub("", name) != _DIGITS.sub("", found)])
-    return near if near.startswith("did you") else None
+    stems: dict[str, list[str]] = {}
+    for name in known:
+        stems.setdefault(_DIGITS.sub("", name), []).append(name)
+    stem = _DIGITS.sub("", found)
+    near = difflib.get_close_matches(stem, stems, n=1, cutoff=0.6)
+    if not near or (near[0] == stem and len(stems[stem]) > 1):
+        return None
+    meant = _shown(stems[near[0]])
+    return f"did you mean '{meant}'?"
 
 
 def _there(inventory: Inventory) -> str:

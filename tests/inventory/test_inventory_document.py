@@ -85,7 +85,9 @@ def test_a_selection_names_nodes_once_and_in_order(pod: Inventory, text: str, na
     ("text", "said"),
     [
         ("node1", "did you mean 'node01'?"),
-        ("h10", "there are node[01-03], odd, groups h100, empty"),
+        ("h10", "did you mean 'h100'?"),
+        ("nod", "did you mean 'node[01-03]'?"),
+        ("node09", "there are node[01-03], odd, groups h100, empty"),
         ("node[01-04]", "node04 is not in pod"),
         ("rack=r9", "its values are r[7-8]"),
         ("rak=r7", "did you mean 'rack'?"),
