@@ -9,7 +9,7 @@ EXPERIMENT ?= nvswitch
 N ?= 500
 SEED ?= 1
 
-.PHONY: run test controls storm lint format bench system clean
+.PHONY: run test controls storm lint format bench docs system clean
 
 run: $(READY)
 	$(BIN)/chaos run $(EXPERIMENT)
@@ -37,6 +37,10 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python -m bench.all
 
+# The pages of the faults, from what the injectors say of themselves.
+docs: $(READY)
+	$(BIN)/python tools/fault-pages
+
 # Exact versions come from constraints.txt. In setuptools' other editable mode every start of Python pays for a finder.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -44,9 +48,11 @@ $(READY): pyproject.toml constraints.txt
 	  --config-settings editable_mode=compat -e '.[lab,dev]'
 	touch $@
 
-# What the tests need of the system: a browser that looks at the scorecard, a systemd that ends sessions, nft as a second opinion.
+# What the tests need of the system: a browser that looks at the scorecard, a systemd that ends sessions, nft as a second
+# opinion, a Docker engine, an sshd.
 system:
-	@tools/system-packages chromium fonts-dejavu-core systemd nftables
+	@tools/system-packages chromium fonts-dejavu-core systemd nftables docker.io runc containerd iptables busybox-static \
+	  openssh-server openssh-client sudo openssl
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

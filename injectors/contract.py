@@ -10,7 +10,7 @@ holding it undoes the fault from the record alone; where even the record is lost
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Dict, List, Literal, Optional, Protocol, Sequence, Tuple, Type
+from typing import Annotated, Any, ClassVar, Dict, List, Literal, Mapping, Optional, Protocol, Sequence, Tuple, Type
 
 # What a parameter means is part of its type; documents carry units ("500ms"), injectors receive SI numbers.
 Seconds = Annotated[float, "duration"]
@@ -20,6 +20,7 @@ Bytes = Annotated[int, "size"]
 GPU = Annotated[str, "gpu"]  # a GPU of the fault's node, as documents name it: gpu0
 
 Reality = Literal["real", "emulated", "telemetry"]
+Ground = Literal["lab", "node"]  # an emulated cluster, a machine
 Phase = Literal["before", "during", "after"]
 TargetKey = Literal["node", "gpu", "rank", "process"]  # keys of a document's `on:`
 
@@ -214,7 +215,11 @@ class Injector(Protocol):
     about: ClassVar[str]
     mechanism: ClassVar[str]  # one sentence each, for people: how the fault is really made,
     undoing: ClassVar[str]  # how it is undone,
-    proof: ClassVar[str]  # and how it is proven that nothing of it is left
+    proof: ClassVar[str]  # how it is proven that nothing of it is left,
+    witnessed: ClassVar[str]  # and how its effect is measured
+    where: ClassVar[Mapping[Ground, Reality]]  # where it can be made, and what it is there
+    danger: ClassVar[Optional[str]]  # what may be lost for good, for people; None where nothing can
+    example: ClassVar[Mapping[str, str]]  # keys of a document's fault, `on`, `with` and `for`, as they are written
     reversal: ClassVar[Literal["exact", "self", "none"]]  # undone by us; ends by itself; cannot be undone (a kill)
     targets: ClassVar[Tuple[TargetKey, ...]]  # keys of `on:` that it takes
     duration: ClassVar[Literal["required", "optional", "none"]]  # whether `for:` is given

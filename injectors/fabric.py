@@ -12,12 +12,25 @@ import select
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, Iterable, List, Literal, Optional, Sequence, Set, Tuple, Type
+from typing import Any, ClassVar, Dict, Iterable, List, Literal, Mapping, Optional, Sequence, Set, Tuple, Type
 
 from injectors import kernel, namespaces
 from injectors._links import Links
 from injectors._nftables import TimedDrop
-from injectors.contract import GPU, Evidence, InjectorError, Order, Phase, Stray, Support, Target, TargetKey, UndoRecord
+from injectors.contract import (
+    GPU,
+    Evidence,
+    Ground,
+    InjectorError,
+    Order,
+    Phase,
+    Reality,
+    Stray,
+    Support,
+    Target,
+    TargetKey,
+    UndoRecord,
+)
 
 # The kernel ends the fault by itself so much after its end, if the agent has not ended it to the millisecond: nftables
 # counts time-outs in timer ticks (4 ms at HZ=250), so the kernel alone would be up to a tick early or late.
@@ -104,6 +117,13 @@ class Blackhole:
     proof: ClassVar[str] = (
         "Datagrams pass the path again in both directions, and the NVSwitch has no table with the fault's id."
     )
+    witnessed: ClassVar[str] = (
+        "Datagrams are sent over the path, both ways: before, all arrive; during, none where it is dropped. The drop's "
+        "packet counter is told."
+    )
+    where: ClassVar[Mapping[Ground, Reality]] = {"lab": "emulated"}
+    danger: ClassVar[Optional[str]] = None
+    example: ClassVar[Mapping[str, str]] = {"on": "{node: 0}", "with": "{from: gpu0, to: gpu1}", "for": "500ms"}
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
     targets: ClassVar[Tuple[TargetKey, ...]] = ("node",)
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"

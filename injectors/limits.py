@@ -11,7 +11,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Callable, ClassVar, Dict, List, Literal, Optional, Tuple, Type
+from typing import Any, Callable, ClassVar, Dict, List, Literal, Mapping, Optional, Tuple, Type
 
 from injectors import _cgroup, _processes, kernel
 from injectors._cgroup import Group, Hierarchy
@@ -19,10 +19,12 @@ from injectors.contract import (
     BitsPerSecond,
     Bytes,
     Evidence,
+    Ground,
     InjectorError,
     Order,
     Phase,
     Ratio,
+    Reality,
     Stray,
     Support,
     Target,
@@ -118,6 +120,10 @@ class _InGroups(ABC):
         "None of the fault's cgroups is there any more, so nobody can be in one; processes are in the cgroups "
         "from which they came."
     )
+    witnessed: ClassVar[str]
+    where: ClassVar[Mapping[Ground, Reality]] = {"lab": "real", "node": "real"}
+    danger: ClassVar[Optional[str]] = None
+    example: ClassVar[Mapping[str, str]]
     reversal: ClassVar[Literal["exact", "self", "none"]]
     targets: ClassVar[Tuple[TargetKey, ...]] = ("rank", "process", "node")
     duration: ClassVar[Literal["required", "optional", "none"]]
@@ -354,6 +360,11 @@ class Limit(_InGroups):
         "The limit is taken away, all that are in the cgroup go back to where they came from, those forked meanwhile "
         "to where their parents were, and the cgroup is removed. Who was killed for want of memory stays dead."
     )
+    witnessed: ClassVar[str] = (
+        "What the processes use is measured: CPU time, memory, bytes from and to disks, and what the cgroup says of "
+        "itself (throttled, over its limit, frozen). Before, they use more than is left to them."
+    )
+    example: ClassVar[Mapping[str, str]] = {"on": "{rank: 1}", "with": "{cpu: 10%}", "for": "2s"}
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"
     Params: ClassVar[Type[Any]] = LimitParams
@@ -455,6 +466,8 @@ class Limit(_InGroups):
             said.append(f"is {'frozen' if frozen else 'not frozen'} and used {_percent(share)} of a CPU")
             numbers |= {"frozen": frozen}
         gone = "" if numbers["alive"] else " (it has gone)"
+        if gone and "memory" not in numbers:  # what is no more uses nothing: that is no effect of the limit
+            holds.append(False)
         return Evidence(all(holds), f"process {pid}{gone} " + ", ".join(said), numbers)
 
 
@@ -468,6 +481,9 @@ class Oom(_InGroups):
         "former cgroup, and the next page that it needs makes the OOM killer choose it, the only one there."
     )
     undoing: ClassVar[str] = "Who was killed stays dead; the cgroup is removed, and who was not killed goes back."
+    witnessed: ClassVar[str] = "The process has ended, and its cgroup counts a kill by the OOM killer."
+    danger: ClassVar[Optional[str]] = "the processes are killed, with whatever they have not written down"
+    example: ClassVar[Mapping[str, str]] = {"on": "{rank: 1}"}
     reversal: ClassVar[Literal["exact", "self", "none"]] = "none"
     duration: ClassVar[Literal["required", "optional", "none"]] = "none"
     Params: ClassVar[Type[Any]] = OomParams

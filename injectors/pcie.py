@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, Iterator, List, Literal, Optional, Tuple, Type
+from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Type
 
 from injectors import kernel, namespaces
 from injectors._flood import End, Flood
@@ -18,9 +18,11 @@ from injectors._tbf import LinkEnd, Shape
 from injectors.contract import (
     BitsPerSecond,
     Evidence,
+    Ground,
     InjectorError,
     Order,
     Phase,
+    Reality,
     Stray,
     Support,
     Target,
@@ -78,6 +80,13 @@ class Throttle:
         "namespaces shows that none of ours is left."
     )
 
+    witnessed: ClassVar[str] = (
+        "The link is filled with frames both ways, and their rate is measured: before, much more than asked passes; "
+        "during, what was asked."
+    )
+    where: ClassVar[Mapping[Ground, Reality]] = {"lab": "emulated"}
+    danger: ClassVar[Optional[str]] = None
+    example: ClassVar[Mapping[str, str]] = {"on": "{node: 0, gpu: 1}", "with": "{rate: 20Mbit/s}", "for": "500ms"}
     Params: ClassVar[Type[Any]] = ThrottleParams
 
     def __init__(self) -> None:

@@ -10,9 +10,21 @@ import os
 import socket
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict, List, Literal, Optional, Tuple, Type
+from typing import Any, ClassVar, Dict, List, Literal, Mapping, Optional, Tuple, Type
 
-from injectors.contract import Evidence, InjectorError, Order, Phase, Stray, Support, Target, TargetKey, UndoRecord
+from injectors.contract import (
+    Evidence,
+    Ground,
+    InjectorError,
+    Order,
+    Phase,
+    Reality,
+    Stray,
+    Support,
+    Target,
+    TargetKey,
+    UndoRecord,
+)
 
 _BOOT_PATIENCE = 10.0  # seconds for a node of the lab to go off and to come back
 
@@ -77,6 +89,10 @@ class PowerOff:
     )
     undoing: ClassVar[str] = "The keeper switches the node on, and it boots with new namespaces and a new boot id."
     proof: ClassVar[str] = "The keeper, asked again, reports the node's power as on."
+    witnessed: ClassVar[str] = "The keeper reports the power as off, and no process of the former boot is alive."
+    where: ClassVar[Mapping[Ground, Reality]] = {"lab": "emulated"}
+    danger: ClassVar[Optional[str]] = None
+    example: ClassVar[Mapping[str, str]] = {"on": "{node: 1}", "for": "3s"}
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"
     targets: ClassVar[Tuple[TargetKey, ...]] = ("node",)
     duration: ClassVar[Literal["required", "optional", "none"]] = "required"

@@ -10,10 +10,22 @@ import select
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, List, Literal, Optional, Tuple, Type
+from typing import Any, ClassVar, Dict, List, Literal, Mapping, Optional, Tuple, Type
 
 from injectors import _processes, kernel
-from injectors.contract import Evidence, InjectorError, Order, Phase, Stray, Support, Target, TargetKey, UndoRecord
+from injectors.contract import (
+    Evidence,
+    Ground,
+    InjectorError,
+    Order,
+    Phase,
+    Reality,
+    Stray,
+    Support,
+    Target,
+    TargetKey,
+    UndoRecord,
+)
 
 _CPU_SAMPLE = 0.03  # seconds between two looks at a process's CPU time
 
@@ -49,6 +61,13 @@ class Signal:
     mechanism: ClassVar[str] = "The signal goes through a pidfd to the very process that said that it is the target."
     undoing: ClassVar[str] = "A stopped process is continued with SIGCONT; every other signal leaves nothing to undo."
     proof: ClassVar[str] = "The process is not in a stopped state (/proc/PID/stat), or has gone."
+    witnessed: ClassVar[str] = (
+        "The process has ended (its pidfd says so), is stopped and uses no CPU, or has been delivered a signal that it "
+        "handles (/proc/PID/status)."
+    )
+    where: ClassVar[Mapping[Ground, Reality]] = {"lab": "real", "node": "real"}
+    danger: ClassVar[Optional[str]] = None
+    example: ClassVar[Mapping[str, str]] = {"on": "{rank: 1}", "with": "{signal: STOP}", "for": "2s"}
     reversal: ClassVar[Literal["exact", "self", "none"]] = "exact"  # STOP is undone by CONT; the others leave nothing
     targets: ClassVar[Tuple[TargetKey, ...]] = ("rank", "process", "node")
     duration: ClassVar[Literal["required", "optional", "none"]] = "optional"

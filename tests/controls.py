@@ -203,7 +203,7 @@ CONTROLS = [
     ),
     Control(
         "verdict: nothing is left of a fault",
-        "chaos.scoring.verdict:_error",
+        "chaos.scoring.verdict:_left",
         always(None),
         _VERDICT + "test_what_is_left_of_a_fault_is_an_error_and_is_named",
     ),

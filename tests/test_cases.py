@@ -1,4 +1,4 @@
-"""Every public case of rollback, interruption and crash has a test, and the page that says which names real ones."""
+"""The public cases that have a test: all of rollback, interruption and crash, and those that came since."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROW = re.compile(r"^\| (\d+) \|.*`(tests/[^`]+)::(\w+)` \|$", re.MULTILINE)
 
 def test_each_of_the_cases_has_a_test_that_exists() -> None:
     rows = ROW.findall(PAGE.read_text(encoding="utf-8"))
-    assert [int(number) for number, _, _ in rows] == list(range(1, 24))
+    assert [int(number) for number, _, _ in rows] == [*range(1, 24), 26, 27, 31, 33, 47, 50, 51, 52, 53, 61]
     for number, file, name in rows:
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         tests = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

@@ -23,6 +23,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from chaos.agent.locks import Locks
 from chaos.agent.records import Held, Records, adopt
 from chaos.agent.undo import load, relieve
+from chaos.agent.wakeup import readable_at
 from injectors.contract import InjectorError
 
 _LONGEST_MESSAGE = 65536
@@ -78,7 +79,9 @@ class Guardian:
         self._poll = select.poll()
         self._poll.register(agent, select.POLLIN)
         self._poll.register(self._ended, select.POLLIN)
-        self._told_to_end = _stop_signal()
+        # What a session or a terminal sends when it ends is not for us.
+        ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
+        self._told_to_end = readable_at((signal.SIGTERM,), ignored=ignored)
         self._poll.register(self._told_to_end, select.POLLIN)
 
     def serve(self) -> None:
@@ -216,17 +219,6 @@ def _receive(sock: socket.socket) -> Tuple[Optional[Message], List[int]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
     return (json.loads(data) if data else None), list(fds)
-
-
-def _stop_signal() -> int:
-    """A descriptor that becomes readable at SIGTERM. What a session or a terminal sends when it ends is not for us."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    return reader
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from typing import Dict, List, Optional
 from chaos import __version__
 from chaos.agent import protocol
 from chaos.agent.clock import real_time
+from chaos.agent.examine import examine
 from chaos.agent.guard import Guard
 from chaos.agent.holder import Holder, Job, Node
 from chaos.agent.locks import DeviceLocks
@@ -23,6 +24,7 @@ from chaos.agent.protocol import Message
 from chaos.agent.records import Records
 from chaos.agent.sweep import Sweep
 from chaos.agent.undo import describe, load
+from chaos.agent.wakeup import readable_at
 from injectors import kernel
 from injectors.contract import InjectorError, Target, UndoRecord
 
@@ -97,7 +99,8 @@ class Agent:
         lines = protocol.Lines()
         poll = select.poll()
         poll.register(0, select.POLLIN)
-        stop = _stop_signal()
+        # A terminal's Ctrl-C is for the controller, which then tells us.
+        stop = readable_at((signal.SIGTERM, signal.SIGHUP), ignored=(signal.SIGINT,))
         poll.register(stop, select.POLLIN)
         goodbye = None
         while goodbye is None and not self._mute:
@@ -151,10 +154,8 @@ class Agent:
         op, answer = message["op"], {"re": message["id"]}
         if "target" in message:
             message["target"]["namespaces"] = self._namespaces
-        if op == "ping":
+        if op in ("ping", "renew"):  # every request renews the lease; these two do nothing else
             self.emit({**answer, "t": time.monotonic_ns()})
-        elif op == "renew":
-            self.emit(answer)
         elif op == "probe":
             injector = load(message["implementation"])
             support = injector.support(injector.Params(**message["params"]), Target(**message["target"]))
@@ -174,11 +175,19 @@ class Agent:
             self.emit(answer)
         elif op == "status":
             self.emit({**answer, **self._status(message["fault"], message.get("record"))})
+        elif op == "examine":
+            threading.Thread(target=self._examine, args=(answer,), name="examine").start()
         elif op == "sweep":
             # In a thread of its own, as arming is: undoing may take its time, and orders must not wait for it.
             threading.Thread(target=self._sweep, args=(message, answer), name="sweep").start()
         else:
             raise InjectorError(f"this agent does not know the request {op!r}")
+
+    def _examine(self, answer: Message) -> None:
+        try:
+            self.emit({**answer, "checks": examine(), "wall_ns": time.time_ns()})
+        except Exception as error:  # noqa: BLE001 - whatever it is, the controller must hear it
+            self.emit({**answer, "error": describe(error)})
 
     def _sweep(self, message: Message, answer: Message) -> None:
         try:
@@ -216,17 +225,6 @@ class Agent:
         if holder is None or not holder.is_alive():
             raise InjectorError(f"no fault {message['fault']} is armed here")
         return holder
-
-
-def _stop_signal() -> int:
-    """A descriptor that becomes readable at SIGTERM or SIGHUP: no asynchronous exceptions."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the controller, which then tells us
-    signal.set_wakeup_fd(writer)
-    return reader
 
 
 def main() -> None:

@@ -25,8 +25,10 @@ status
 sweep
     ``implementations`` (of all kinds that may have left something), and ``copies`` of records that may have been lost
     here; the answer carries what ``Sweep`` has found.
+examine
+    The answer carries ``checks``, what the node allows (see ``chaos.agent.examine``), and its wall clock, ``wall_ns``.
 renew
-    Answered at once. Every request renews the lease, this one does nothing else.
+    As ``ping``. Every request renews the lease, this one does nothing else.
 bye
     Answered when everything is undone; the agent then ends.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Annotated
 
 import typer
@@ -16,15 +15,15 @@ def validate(
 ) -> None:
     """Check experiments without running anything; every error is shown with its place."""
     from chaos.cli import shipped
-    from chaos.engine.catalogue import catalogue
+    from chaos.engine import documents
     from chaos.engine.errors import InputError
-    from chaos.experiment import DocumentErrors, load
+    from chaos.experiment import DocumentErrors
 
     wrong = False
     for name in files:
         try:
             path = shipped.find(name)
-            experiment = load(path, catalogue(), os.environ)
+            experiment = documents.read(path)
         except (DocumentErrors, InputError) as error:
             err().print(str(error), markup=False)
             wrong = True
@@ -35,8 +34,15 @@ def validate(
         raise typer.Exit(WRONG_INPUT)
 
 
-def schema() -> None:
+def schema(
+    inventory: Annotated[bool, typer.Option("--inventory", help="Of an inventory instead.")] = False,
+) -> None:
     """Print the JSON Schema of an experiment, for completion in editors."""
+    if inventory:
+        from chaos.inventory.schema import json_schema as of_inventory
+
+        print(json.dumps(of_inventory(), indent=2, ensure_ascii=False))
+        return
     from chaos.engine.catalogue import catalogue
     from chaos.experiment import json_schema
 
@@ -49,13 +55,12 @@ def experiments() -> None:
     from rich.table import Table
 
     from chaos.cli import shipped
-    from chaos.engine.catalogue import catalogue
-    from chaos.experiment import load
+    from chaos.engine import documents
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     with one_line_errors():
         for name, path in shipped.everything().items():
-            experiment = load(path, catalogue(), os.environ)
+            experiment = documents.outline(path)
             kinds = ", ".join(dict.fromkeys(fault.inject for fault in experiment.faults)) or "no fault"
             table.add_row(f"[bold]{name}[/]", kinds, experiment.about)
     out().print(table)

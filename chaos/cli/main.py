@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from chaos import __version__
-from chaos.cli import document, halt, lab, run, runs, sweep
+from chaos.cli import doctor, document, faults, halt, inventory, lab, run, runs, sweep
 from chaos.cli.console import crash
 
 app = typer.Typer(
@@ -28,11 +28,15 @@ app.command("halt")(halt.halt)
 app.command("sweep")(sweep.sweep)
 app.command("validate")(document.validate)
 app.command("schema")(document.schema)
+app.command("doctor")(doctor.doctor)
+app.command("faults")(faults.faults)
 app.command("experiments")(document.experiments)
 app.command("report")(runs.report)
 app.command("explain")(runs.explain)
 app.add_typer(runs.app, name="runs")
 app.add_typer(lab.app, name="lab")
+app.command("init")(inventory.init)
+app.add_typer(inventory.app, name="inventory")
 
 
 def _version(wanted: bool) -> None:

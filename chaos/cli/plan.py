@@ -43,6 +43,7 @@ def as_json(plan: Plan, limits: list[Limit], **more: Any) -> str:
             "about": plan.experiment.about,
             "seed": plan.seed,
             "lab": plan.lab.as_dict(),
+            "nodes": list(plan.site.names) if plan.site is not None else None,
             "faults": [_fault(fault) for fault in plan.faults],
             "limits": [
                 {"guard": each.guard, "reached": each.reached, "allowed": each.allowed, "problem": each.problem}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -62,9 +61,8 @@ def run(  # noqa: PLR0917 - a command's options
     0, or 2 if a limit forbids the run. With --rehearse: 0 if every fault can be made, 2 if not, 4 interrupted, 5 error.
     """
     from chaos.cli import shipped
+    from chaos.engine import documents
     from chaos.engine import plan as plans
-    from chaos.engine.catalogue import catalogue
-    from chaos.experiment import load
 
     if dry_run and rehearse:
         raise fail("--dry-run starts nothing, --rehearse does: name one of them")
@@ -72,16 +70,17 @@ def run(  # noqa: PLR0917 - a command's options
         raise fail("--json is for a plan: add --dry-run or --rehearse")
     with one_line_errors():
         path = shipped.find(experiment)
-        document = load(path, catalogue(), os.environ)
+        document = documents.read(path)
         if recovery is not None:
             workload = document.workload.model_copy(update={"recovery": recovery})
             document = document.model_copy(update={"workload": workload})
         if no_faults:
             document = document.model_copy(update={"faults": []})
         now = datetime.now(UTC)
+        site = documents.site_of(document)
         if dry_run:
-            raise _show(plans.expand(document, now, seed), now, as_json=as_json)
-        plan = plans.draw(document, now, seed)
+            raise _show(plans.expand(document, now, seed, site), now, as_json=as_json)
+        plan = plans.draw(document, now, seed, site)
         source = path.read_text(encoding="utf-8")
         if rehearse:
             raise typer.Exit(_rehearse(plan, source, now, runs, quiet=quiet, as_json=as_json))
@@ -165,7 +164,7 @@ def _begin(runs: Path | None, plan: Plan) -> tuple[RunFolder, Stop]:
     from chaos.engine import run as engine
     from chaos.engine.stop import Stop
 
-    engine.preflight()
+    engine.preflight(plan)
     return folders.create(runs_folder(runs), plan.run), Stop()
 
 

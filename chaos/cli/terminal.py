@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow", "aborted": "bold magenta"}
 _ABOUT = {
     "lab": "the emulated cluster comes up",
+    "nodes": "agents start on the nodes",
     "workload": "the training job starts",
     "baseline": "the undisturbed job is measured",
     "before": "the steady state is checked: the gate",

@@ -7,20 +7,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from functools import cached_property
-from pathlib import Path
-from typing import Any
 
-from chaos.engine import processes
-from chaos.lab.client import LabClient
-from chaos.lab.errors import LabError
-from chaos.transport import lab as lab_transport
-from chaos.transport import local
+from chaos.engine.cluster import CONTROLLER, HEAD, Cluster, Message
 from chaos.transport.pipe import ANSWER_TIMEOUT, AgentClient, AgentError
 
-Message = dict[str, Any]
-# In place of a node: the agent beside the controller, and the one on the lab's head, where the job's launcher is.
-CONTROLLER, HEAD = -1, -2
+__all__ = ["CONTROLLER", "HEAD", "WAKE", "Agents"]
+
 # Put into a fault's inbox when there is something else to look at: an agent that has gone, a run that is to end.
 WAKE: Message = {"event": "wake"}
 
@@ -29,15 +21,11 @@ class Agents:
     """All agents of a run.
 
     Args:
-        lab: where nodes are.
-        logs: folder for the agents' stderr.
-        state: folder for the undo records of the controller's own agent.
+        cluster: where nodes are, and how their agents are started.
     """
 
-    def __init__(self, lab: LabClient, logs: Path, state: Path) -> None:
-        self._lab = lab
-        self._logs = logs
-        self._state = state
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
         self._lock = threading.Lock()
         self._starting: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._clients: dict[int, AgentClient] = {}
@@ -72,17 +60,10 @@ class Agents:
             with self._lock:
                 client = self._clients.get(node)
             if client is None or client.gone:
-                client = self._start(node)
+                client = self.cluster.agent(node, self._deliver)
                 with self._lock:
                     self._clients[node] = client
             return client
-
-    def _start(self, node: int) -> AgentClient:
-        if node == CONTROLLER:
-            return local.start(self._state, self._logs / "agent-controller.log", self._deliver)
-        if node == HEAD:
-            return lab_transport.start(self._lab, None, self._logs / "agent-head.log", self._deliver)
-        return lab_transport.start(self._lab, node, self._logs / f"agent-node{node}.log", self._deliver)
 
     def _deliver(self, event: Message) -> None:
         if "fault" in event:
@@ -92,42 +73,6 @@ class Agents:
                 inboxes = list(self._inboxes.values())
             for inbox in inboxes:
                 inbox.put(WAKE)
-
-    @cached_property
-    def _keeper(self) -> dict[str, Any]:
-        return processes.identity(self._lab.keeper)
-
-    def place(self, node: int) -> dict[str, Any]:
-        """How the agent of a node is reached again by another controller (see ``chaos.engine.ledger``).
-
-        Raises:
-            AgentError: the lab has gone.
-        """
-        try:
-            lab = {"lab": str(self._lab.directory), "keeper": self._keeper}
-        except (LabError, ProcessLookupError) as error:
-            raise AgentError(str(error)) from error
-        if node == CONTROLLER:
-            return {"transport": "local", "state": str(self._state), **lab}
-        return {"transport": "lab", "node": "head" if node == HEAD else node, **lab}
-
-    def lost_power(self, node: int, boot: str) -> str | None:
-        """The proof that whatever was on a node in a boot of it went with its power, from its power supply; or None.
-
-        Args:
-            boot: the boot id.
-        """
-        if node < 0:
-            return None
-        try:
-            told = self._lab.show()["nodes"][node]
-        except LabError:
-            return None
-        if told["power"] == "off":
-            return f"node {node} is off: what was on it went with its power"
-        if told["power"] == "on" and told["boot_id"] != boot:
-            return f"node {node} has booted anew since (boot id {told['boot_id'][:8]}): what was on it went before"
-        return None
 
     @property
     def uncertainty_ns(self) -> int:

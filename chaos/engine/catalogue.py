@@ -35,6 +35,13 @@ def implementation(kind: str) -> str:
     return f"{made_by.__module__}:{made_by.__qualname__}"
 
 
+def danger_of(injector: type[Injector]) -> str | None:
+    """What a fault of this kind may destroy, in words; None for one that leaves nothing behind."""
+    if injector.danger is None and injector.reversal == "none":
+        return "it cannot be undone"
+    return injector.danger
+
+
 @cache
 def catalogue() -> Catalogue:
     """What an experiment may name."""
@@ -47,6 +54,7 @@ def catalogue() -> Catalogue:
                 reversal=made_by.reversal,
                 target=made_by.targets,
                 duration=made_by.duration,
+                danger=danger_of(made_by),
             )
             for kind, made_by in sorted(injectors().items())
         },

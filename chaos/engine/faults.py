@@ -62,7 +62,6 @@ class Conductor(threading.Thread):
         fault: PlannedFault,
         *,
         gate_ns: int,
-        lab: str,
         agents: Agents,
         live: Live,
         journal: Journal,
@@ -77,7 +76,6 @@ class Conductor(threading.Thread):
         self._plan = plan
         self._at_ns = gate_ns + int(fault.spec.after * 1e9)
         self._length_ns = int((fault.spec.for_ or 0) * 1e9)
-        self._lab = lab
         self._agents = agents
         self._live = live
         self._journal = journal
@@ -132,7 +130,7 @@ class Conductor(threading.Thread):
             AgentError: no process is the target now.
         """
         on, node = self.fault.spec.on, holder_of(self._plan, self.fault)
-        target = _target(self._plan, self.fault, self._lab)
+        target = _target(self._plan, self.fault, self._agents.cluster.lab)
         if on.rank is not None or on.process is not None:
             process = self._live.launcher() if on.rank is None else self._live.process_of(on.rank)
             if process is None:
@@ -155,7 +153,7 @@ class Conductor(threading.Thread):
         self._ledger.promise(
             self.fault.id,
             run=self._plan.run,
-            place=self._agents.place(node),
+            place=self._agents.cluster.place(node),
             kind=self.fault.spec.inject,
             params=self.fault.spec.with_,
             deadline_ns=self._deadline_ns,
@@ -265,7 +263,7 @@ class Conductor(threading.Thread):
 
     def _ask(self, node: int, boot: str) -> tuple[str | None, str]:
         """The proof that nothing is left; where there is none, why not."""
-        lost = self._agents.lost_power(node, boot)
+        lost = self._agents.cluster.lost_power(node, boot)
         if lost is not None:
             return lost, ""
         try:
@@ -314,7 +312,7 @@ def holder_of(plan: Plan, fault: PlannedFault) -> int:
     return HEAD if node is None else node
 
 
-def _target(plan: Plan, fault: PlannedFault, lab: str) -> dict[str, Any]:
+def _target(plan: Plan, fault: PlannedFault, lab: str | None) -> dict[str, Any]:
     """A fault's target for an agent, as far as the plan knows it."""
     on = fault.spec.on
     return {
@@ -326,7 +324,7 @@ def _target(plan: Plan, fault: PlannedFault, lab: str) -> dict[str, Any]:
     }
 
 
-def check_support(plan: Plan, agents: Agents, lab: str) -> dict[str, str]:
+def check_support(plan: Plan, agents: Agents) -> dict[str, str]:
     """Ask each fault's node whether it can have it.
 
     Returns:
@@ -342,7 +340,7 @@ def check_support(plan: Plan, agents: Agents, lab: str) -> dict[str, str]:
             "probe",
             implementation=fault.implementation,
             params=fault.spec.with_,
-            target=_target(plan, fault, lab),
+            target=_target(plan, fault, agents.cluster.lab),
         )
         if answer["missing"]:
             raise InputError(f"fault {fault.spec.name!r} is not possible; missing: " + "; ".join(answer["missing"]))

@@ -5,8 +5,9 @@ a proof alone: the node's word that nothing is left, or the end of the whole lab
 every process and namespace of it along. What is open after the controller has died is told by the next command.
 
 A promise's ``place`` is how its node's agent is reached again: ``{"transport": "lab", "lab": folder, "keeper":
-process, "node": number or "head"}``, or ``{"transport": "local", "state": folder of its undo records}``; the latter
-with ``lab`` and ``keeper`` as well where the fault is made on a lab from outside.
+process, "node": number or "head"}``; ``{"transport": "ssh", "inventory": path, "node": name}``; or ``{"transport":
+"local", "state": folder of its undo records}``, with ``lab`` and ``keeper`` as well where the fault is made on a lab
+from outside.
 """
 
 from __future__ import annotations

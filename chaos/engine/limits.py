@@ -14,7 +14,6 @@ from chaos.quantities import format as show
 
 # Until every rank has imported, joined and completed a step the job is waited for; then it warms up: caches, frequency,
 # the network's neighbour tables.
-START_PATIENCE = 60.0
 WARM_UP = 1.0
 
 
@@ -99,7 +98,7 @@ def _protect(experiment: Experiment, lab: LabSpec, faults: Sequence[Occurrence])
 
 def _allowed(experiment: Experiment, faults: Sequence[Occurrence], now: datetime) -> Limit:
     """From now to the end of the last fault, if the job takes as long to start as it may."""
-    ahead = START_PATIENCE + WARM_UP + experiment.steady_state.baseline
+    ahead = experiment.workload.starts_within + WARM_UP + experiment.steady_state.baseline
     ahead += max((fault.end for fault in faults), default=0.0)
     end = now + timedelta(seconds=ahead)
     said = f"{now:%a %H:%M} to {end:%a %H:%M} {now:%Z}".strip()

@@ -11,6 +11,7 @@ from chaos.engine import chance, limits
 from chaos.engine.catalogue import implementation, injectors
 from chaos.engine.errors import InputError
 from chaos.engine.limits import Limit
+from chaos.engine.site import Site
 from chaos.experiment import Experiment, Occurrence
 from chaos.lab.topology import LabSpec
 
@@ -41,7 +42,7 @@ class PlannedFault:
             "name": self.spec.name,
             "kind": self.spec.inject,
             "target": self.spec.on.model_dump(exclude_none=True),
-            "params": {key: value for key, value in self.spec.with_.items() if value is not None},
+            "params": self.spec.with_,
             "after_s": self.spec.after,
             "for_s": self.spec.for_,
             "drawn": self.drawn,
@@ -55,7 +56,8 @@ class Plan:
     Attributes:
         run: its id, which is also its folder's name.
         seed: of every random choice.
-        lab: the size of the lab.
+        lab: the size of the cluster.
+        site: its machines, where it is no lab.
     """
 
     run: str
@@ -63,6 +65,7 @@ class Plan:
     seed: int
     lab: LabSpec
     faults: tuple[PlannedFault, ...]
+    site: Site | None = None
 
     @property
     def drawn(self) -> tuple[PlannedFault, ...]:
@@ -81,17 +84,18 @@ class Plan:
         return 0
 
 
-def draw(experiment: Experiment, now: datetime, seed: int | None = None) -> Plan:
+def draw(experiment: Experiment, now: datetime, seed: int | None = None, site: Site | None = None) -> Plan:
     """Plan a run, within its limits.
 
     Args:
         now: UTC, for the run's id and the windows in which it is allowed.
         seed: overrides the experiment's own.
+        site: the machines, where the cluster is no lab.
 
     Raises:
         InputError: the experiment asks for something that cannot be done, or passes its own limits.
     """
-    plan = expand(experiment, now, seed)
+    plan = expand(experiment, now, seed, site)
     for limit in reached(plan, now):
         if limit.problem is not None:
             raise InputError(limit.problem)
@@ -100,20 +104,26 @@ def draw(experiment: Experiment, now: datetime, seed: int | None = None) -> Plan
 
 def reached(plan: Plan, now: datetime) -> list[Limit]:
     """What a plan reaches of each limit; ``now`` (UTC) is when it would begin."""
-    assert plan.experiment.lab is not None, "expand has refused any other cluster"
+    assert plan.experiment.lab is not None, "expand has refused it otherwise"
     return limits.reached(plan.experiment, plan.experiment.lab, [fault.spec for fault in plan.drawn], now)
 
 
-def expand(experiment: Experiment, now: datetime, seed: int | None = None) -> Plan:
+def expand(experiment: Experiment, now: datetime, seed: int | None = None, site: Site | None = None) -> Plan:
     """Draw a run without holding it against its limits. Arguments and errors are those of ``draw``."""
-    if experiment.cluster != "lab" or experiment.lab is None:
-        raise InputError(f"cluster: {experiment.cluster!r} is not possible in this version; write `cluster: lab`")
-    if experiment.workload.reference is None:
+    if experiment.lab is None or (site is None) != (experiment.cluster == "lab"):
+        raise InputError(f"cluster: the nodes of {experiment.cluster!r} are not known")
+    if site is None and experiment.workload.reference is None:
         raise InputError("workload: only `reference: llama-bytes` runs in the lab in this version")
+    if site is not None and experiment.workload.command is None:
+        raise InputError("workload: the reference trainer runs in the lab alone; write `command`")
     without_launcher = experiment.workload.without_launcher  # the recovery may be another than the document's
     for spec in experiment.faults:
         if spec.on.process is not None and without_launcher is not None:
             raise InputError(f"fault {spec.name!r} is aimed at the {spec.on.process}, but {without_launcher}")
+        where = injectors()[spec.inject].where
+        if ("lab" if site is None else "node") not in where:
+            only = "in the lab" if site is not None else "on machines"
+            raise InputError(f"fault {spec.name!r}: {spec.inject} can be made {only} alone, see `chaos faults`")
     if seed is None:
         seed = experiment.seed if experiment.seed is not None else secrets.randbelow(2**31)
     run = f"{now:%Y%m%d-%H%M%S}-{experiment.name}-{secrets.token_hex(2)}"
@@ -134,4 +144,4 @@ def expand(experiment: Experiment, now: datetime, seed: int | None = None) -> Pl
         )
         for number, (spec, drawn) in enumerate(occurrences)
     )
-    return Plan(run, experiment, seed, LabSpec(size.nodes, size.gpus, size.spare_nodes), faults)
+    return Plan(run, experiment, seed, LabSpec(size.nodes, size.gpus, size.spare_nodes), faults, site)

@@ -14,7 +14,6 @@ from chaos.engine.faults import LEAD
 from chaos.engine.guards import Guards
 from chaos.engine.ledger import Ledger
 from chaos.engine.run import Run
-from chaos.lab.cluster import Lab
 
 Conclusion = Literal["ready", "not possible", "interrupted", "broken off", "open"]
 
@@ -74,10 +73,10 @@ class Rehearsal(Run):
         folders.sweep_work(self._folder)
         return told
 
-    def _course(self, lab: Lab, agents: Agents, ledger: Ledger, guards: Guards, stack: ExitStack) -> None:
+    def _course(self, agents: Agents, ledger: Ledger, guards: Guards, stack: ExitStack) -> None:
         on = [fault.spec.on for fault in self._plan.drawn]
         if any(each.rank is not None or each.process is not None for each in on) and not self._start_workload(
-            lab, stack
+            agents.cluster, stack
         ):
             return
         guards.arm()
@@ -86,7 +85,7 @@ class Rehearsal(Run):
             if self._stop.pulled:
                 return
             soon_ns = time.monotonic_ns() + int((LEAD - fault.spec.after) * 1e9)
-            self._conduct(fault, soon_ns, lab, agents, ledger).join()
+            self._conduct(fault, soon_ns, agents, ledger).join()
 
     def _tell(self, still: list[str]) -> Rehearsed:
         """What the journal says of it, with the faults that the ledger has ``still`` open."""

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from chaos import __version__
+from chaos.engine import documents
 from chaos.engine import plan as plans
 from chaos.engine.catalogue import injectors
 from chaos.engine.errors import InputError
@@ -72,7 +73,7 @@ def draw(recorded: Recorded, now: datetime) -> Plan:
     for fault in recorded.experiment.faults:
         if fault.inject not in injectors():
             raise InputError(f"{recorded.run} needs the injector {fault.inject}, which is not installed: install it")
-    plan = plans.draw(recorded.experiment, now, recorded.seed)
+    plan = plans.draw(recorded.experiment, now, recorded.seed, documents.site_of(recorded.experiment))
     drawn = [_without_id(fault.as_json()) for fault in plan.faults]
     if drawn != recorded.faults:
         raise InputError(

@@ -18,21 +18,22 @@ from typing import Any, Protocol
 from chaos.engine import folder as folders
 from chaos.engine import outcome
 from chaos.engine.agents import Agents
+from chaos.engine.cluster import Cluster, LabCluster, WorkloadError
 from chaos.engine.errors import InputError, RunError
 from chaos.engine.faults import Conductor, check_support
 from chaos.engine.folder import RunFolder
 from chaos.engine.guards import Guards
 from chaos.engine.journal import Journal
 from chaos.engine.ledger import Ledger
-from chaos.engine.limits import START_PATIENCE, WARM_UP
+from chaos.engine.limits import WARM_UP
 from chaos.engine.live import Live
 from chaos.engine.plan import Plan, PlannedFault
+from chaos.engine.site import SiteCluster
 from chaos.engine.stop import Reason, Stop
 from chaos.lab.cluster import Lab
 from chaos.lab.errors import LabError
 from chaos.store import StoreError
 from chaos.transport.pipe import AgentError
-from chaos.workload import launch
 from chaos.workload.events import merge
 from steady_state import Hypothesis
 
@@ -149,7 +150,7 @@ class Run:
                     self._live_through(stack, ledger)
                 finally:
                     self._phase("stop")
-        except (LabError, AgentError, OSError) as error:
+        except (LabError, WorkloadError, AgentError, OSError) as error:
             self._complain(str(error))
             return "error"
         return "completed"
@@ -193,30 +194,38 @@ class Run:
         """All phases up to the last probe; what was started is put on the stack, to be ended in reverse order."""
         guards = Guards(self._experiment, lambda: self._live.view(AFTER_WINDOW_NS), self._journal, self._stop)
         stack.callback(guards.close)
-        self._phase("lab")
-        try:
-            lab = stack.enter_context(Lab.up(self._plan.lab, self._folder.lab))
-        except LabError as error:  # what the kernel does not allow is a matter of this machine, not of the run
-            raise InputError(str(error)) from error
-        agents = Agents(lab, self._folder.logs, self._folder.lab / "controller")
+        self._phase("lab" if self._plan.site is None else "nodes")
+        agents = Agents(self._cluster(stack))
         stack.callback(agents.close, self._complain)
-        realities = check_support(self._plan, agents, str(self._folder.lab))
+        realities = check_support(self._plan, agents)
         for fault, reality in realities.items():
             self._journal.write("fault", id=fault, what="possible", reality=reality)
         self._journal.write("clock", uncertainty_ns=agents.uncertainty_ns)
         if not self._stop.pulled:
-            self._course(lab, agents, ledger, guards, stack)
+            self._course(agents, ledger, guards, stack)
 
-    def _course(self, lab: Lab, agents: Agents, ledger: Ledger, guards: Guards, stack: ExitStack) -> None:
-        """What is done on a lab that can have the faults."""
-        if not self._start_workload(lab, stack) or not self._establish():
+    def _cluster(self, stack: ExitStack) -> Cluster:
+        """The cluster; what was started for it is put on the stack."""
+        if self._plan.site is not None:
+            site = SiteCluster(self._plan.site, self._plan.lab, self._folder.logs)
+            stack.callback(site.close)
+            return site
+        try:
+            lab = stack.enter_context(Lab.up(self._plan.lab, self._folder.lab))
+        except LabError as error:  # what the kernel does not allow is a matter of this machine, not of the run
+            raise InputError(str(error)) from error
+        return LabCluster(lab, self._plan.lab, self._folder.logs, self._folder.lab / "controller")
+
+    def _course(self, agents: Agents, ledger: Ledger, guards: Guards, stack: ExitStack) -> None:
+        """What is done on a cluster that can have the faults."""
+        if not self._start_workload(agents.cluster, stack) or not self._establish():
             return
         guards.arm()
-        self._break(lab, agents, ledger)
+        self._break(agents, ledger)
         self._watch_recovery()
         self._prove()
 
-    def _start_workload(self, lab: Lab, stack: ExitStack) -> bool:
+    def _start_workload(self, cluster: Cluster, stack: ExitStack) -> bool:
         """Start the job and wait until every rank has completed a step."""
         self._phase("workload")
         workload = self._experiment.workload
@@ -226,26 +235,20 @@ class Run:
             "checkpoint_every": workload.checkpoint_every,
             "hash_every": workload.hash_every,
         }
-        job = launch.start(
-            lab,
-            self._plan.lab,
-            recovery=workload.recovery,
-            settings=settings,
-            work=self._folder.work,
-            logs=self._folder.logs,
-        )
+        job = cluster.start(workload, settings, self._folder.work, self._folder.logs)
         stack.callback(self._live.close)
         stack.callback(job.stop)
         self._live.start()
-        end = time.monotonic() + START_PATIENCE
+        patience = workload.starts_within
+        end = time.monotonic() + patience
         while not self._live.wait_for(lambda live: live.stepping(self._plan.lab.world), 0.1):
             ended = job.ended()
             if self._stop.pulled:
                 return False
             if ended or time.monotonic() > end:
                 what = ", ".join(f"{name} ended with {code}" for name, code in ended.items())
-                raise LabError(
-                    f"the workload does not train: {what or f'not all ranks have stepped after {START_PATIENCE:g} s'}; "
+                raise WorkloadError(
+                    f"the workload does not train: {what or f'not all ranks have stepped after {patience:g} s'}; "
                     f"its output is in {self._folder.logs}"
                 )
         self._watcher.running(self._live, self._conductors)
@@ -266,13 +269,13 @@ class Run:
         self._gate_failed = not self._check("before", view.window_ns)
         return not self._gate_failed and not self._stop.pulled
 
-    def _break(self, lab: Lab, agents: Agents, ledger: Ledger) -> None:
+    def _break(self, agents: Agents, ledger: Ledger) -> None:
         """Let every fault's conductor do its work, and wait for all of them, whatever happens here."""
         self._phase("faults")
         gate_ns = time.monotonic_ns()
         try:
             for fault in self._plan.faults:
-                self._conduct(fault, gate_ns, lab, agents, ledger)
+                self._conduct(fault, gate_ns, agents, ledger)
         except BaseException as error:
             self._stop.pull("error", str(error))
             raise
@@ -280,13 +283,12 @@ class Run:
             for conductor in self._conductors:
                 conductor.join()
 
-    def _conduct(self, fault: PlannedFault, gate_ns: int, lab: Lab, agents: Agents, ledger: Ledger) -> Conductor:
+    def _conduct(self, fault: PlannedFault, gate_ns: int, agents: Agents, ledger: Ledger) -> Conductor:
         """Start a fault's conductor."""
         conductor = Conductor(
             self._plan,
             fault,
             gate_ns=gate_ns,
-            lab=str(lab.directory),
             agents=agents,
             live=self._live,
             journal=self._journal,
@@ -361,12 +363,14 @@ class Run:
         self._journal.write("error", text=text)
 
 
-def preflight() -> None:
+def preflight(plan: Plan) -> None:
     """What can be known before anything is started.
 
     Raises:
         InputError: the reference trainer's packages are missing.
     """
+    if plan.experiment.workload.reference is None:
+        return
     missing = [name for name in ("torch", "xxhash") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"the reference trainer needs {' and '.join(missing)}: pip install 'cluster-chaos[lab]'")

@@ -84,6 +84,24 @@ def on_lab(lab: LabClient, node: int | str) -> Place:
     return Place(name, lambda: lab_transport.start(lab, number, LOG, lambda _: None), matches)
 
 
+def on_machine(inventory: str, node: str) -> Place:
+    """A node of an inventory, by the inventory's path."""
+
+    def start() -> AgentClient:
+        from chaos.engine import inventories  # noqa: PLC0415 - it takes longer to load than a sweep of a clean node
+
+        try:
+            machine = inventories.find(inventory, node)
+        except ValueError as error:
+            raise AgentError(f"{node} cannot be reached: {error}") from error
+        return machine.agent(LOG, lambda _: None)
+
+    def matches(place: Mapping[str, Any]) -> bool:
+        return (place.get("transport"), place.get("inventory"), place.get("node")) == ("ssh", inventory, node)
+
+    return Place(f"{node} of {inventory}", start, matches)
+
+
 def everywhere(promises: Sequence[PromiseRow]) -> list[Place]:
     """This machine, every lab that stays, and wherever a promise is open."""
     places = {"here": here()}
@@ -98,6 +116,8 @@ def everywhere(promises: Sequence[PromiseRow]) -> list[Place]:
         place = promise.place
         if place["transport"] == "local":
             places.setdefault(place["state"], _local(place["state"], f"the controller's agent in {place['state']}"))
+        elif place["transport"] == "ssh":
+            places.setdefault(f"{place['inventory']} {place['node']}", on_machine(place["inventory"], place["node"]))
         else:
             lab = LabClient(Path(place["lab"]))
             places.setdefault(f"{lab.directory} {place['node']}", on_lab(lab, place["node"]))

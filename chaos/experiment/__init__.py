@@ -10,9 +10,11 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping
 
+from chaos.documents.errors import DocumentErrors, Problem
+from chaos.documents.nodes import locate, plain
+from chaos.documents.reader import Form, compose, read
 from chaos.experiment.catalogue import Catalogue, InjectorInfo, ProbeInfo
 from chaos.experiment.check import check
-from chaos.experiment.errors import DocumentErrors, Problem
 from chaos.experiment.model import (
     Condition,
     Experiment,
@@ -28,8 +30,7 @@ from chaos.experiment.model import (
     Target,
     Workload,
 )
-from chaos.experiment.nodes import locate, plain
-from chaos.experiment.reader import compose, read
+from chaos.experiment.named import Nodes, Resolver
 from chaos.experiment.schema import json_schema
 
 __all__ = [
@@ -42,10 +43,12 @@ __all__ = [
     "Hold",
     "InjectorInfo",
     "LabSpec",
+    "Nodes",
     "Occurrence",
     "Place",
     "ProbeInfo",
     "Problem",
+    "Resolver",
     "Score",
     "SteadyState",
     "StopIf",
@@ -58,17 +61,37 @@ __all__ = [
 ]
 
 
-def load(path: str | pathlib.Path, catalogue: Catalogue, environ: Mapping[str, str]) -> Experiment:
-    """The experiment in a file. ``environ`` is where its variables come from. Raises ``DocumentErrors``."""
-    return loads(read(path), catalogue, environ, file=str(path))
+_FORM = Form("one experiment", "experiment: NAME")
 
 
-def loads(text: str, catalogue: Catalogue, environ: Mapping[str, str], *, file: str = "<text>") -> Experiment:
-    """The experiment in a text; ``file`` is what problems call it. Raises ``DocumentErrors``."""
-    document = compose(text, file, environ)
+def load(
+    path: str | pathlib.Path,
+    catalogue: Catalogue,
+    environ: Mapping[str, str],
+    clusters: Resolver | None = None,
+) -> Experiment:
+    """The experiment in a file. Raises ``DocumentErrors``.
+
+    Args:
+        environ: where its variables come from.
+        clusters: finds the nodes of a cluster that is no lab.
+    """
+    return loads(read(path), catalogue, environ, file=str(path), clusters=clusters)
+
+
+def loads(
+    text: str,
+    catalogue: Catalogue,
+    environ: Mapping[str, str],
+    *,
+    file: str = "<text>",
+    clusters: Resolver | None = None,
+) -> Experiment:
+    """The experiment in a text; ``file`` is what problems call it, the rest is as for ``load``."""
+    document = compose(text, file, environ, _FORM)
     values = plain(document.root)
     assert isinstance(values, dict)
-    experiment, findings = check(values, catalogue)
+    experiment, findings = check(values, catalogue, clusters)
     told = list(document.problems)
     for finding in findings:
         mark = locate(document.root, finding.path, at_key=finding.at_key)

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from chaos.documents.model import Model
 from chaos.experiment.fields import DOCUMENT
-
-
-class Model(BaseModel):
-    """A part of an experiment: frozen, strict, nothing unknown."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        validate_by_name=True,
-        validate_by_alias=True,
-        use_attribute_docstrings=True,
-    )
-
 
 Part = TypeVar("Part", bound=Model)
 

@@ -25,7 +25,11 @@ TargetKey = Literal["node", "gpu", "rank", "process"]
 
 @dataclass(frozen=True)
 class InjectorInfo:
-    """One kind of fault. ``target`` are the keys that ``on`` may have; ``duration`` whether ``for`` is needed."""
+    """One kind of fault.
+
+    ``target`` are the keys that ``on`` may have; ``duration`` whether ``for`` is needed; ``danger`` what may be lost
+    for good, so that a document must accept it.
+    """
 
     kind: str
     params: type
@@ -33,6 +37,7 @@ class InjectorInfo:
     reversal: Literal["exact", "self", "none"]
     target: tuple[TargetKey, ...]
     duration: Literal["required", "optional", "none"]
+    danger: str | None = None
 
 
 @runtime_checkable

@@ -12,29 +12,38 @@ from typing import Any
 from pydantic import ValidationError
 
 from chaos import quantities
+from chaos.documents.errors import Finding, suggestion
+from chaos.documents.translate import findings
 from chaos.experiment import targets
 from chaos.experiment.base import attempt
 from chaos.experiment.catalogue import Catalogue, DependsOnDuration, DependsOnTarget, InjectorInfo, params_model
-from chaos.experiment.errors import Finding, suggestion
 from chaos.experiment.fields import DOCUMENT
 from chaos.experiment.model import Experiment, Hold, LabSpec, StopIf
-from chaos.experiment.together import together
+from chaos.experiment.named import Resolver, numbered, unknown
+from chaos.experiment.together import lab_or_cluster, together
 from chaos.experiment.tolerances import KEYS, read_tolerance
-from chaos.experiment.translate import findings
 
 Path = tuple[str | int, ...]
 
 
-def check(data: Mapping[str, Any], catalogue: Catalogue) -> tuple[Experiment | None, list[Finding]]:
-    """The experiment (None where something is wrong), and all findings in no particular order."""
+def check(
+    data: Mapping[str, Any], catalogue: Catalogue, clusters: Resolver | None = None
+) -> tuple[Experiment | None, list[Finding]]:
+    """The experiment (None where something is wrong), and all findings in no particular order.
+
+    Args:
+        clusters: finds the nodes of a cluster that is no lab; without it such a document is checked as far as it goes.
+    """
     checker = _Checker(catalogue)
-    read = checker.catalogued(data)
+    checker.found += lab_or_cluster(data)
+    numbers = checker.numbered(data, clusters)
+    read = checker.catalogued(numbers)
     experiment: Experiment | None = None
     try:
         experiment = Experiment.model_validate(read, context=DOCUMENT, by_alias=True, by_name=False)
     except ValidationError as error:
         checker.found += findings(error, Experiment)
-    found = [*checker.found, *together(data, read, catalogue)]
+    found = [*checker.found, *together(numbers, read, catalogue)]
     return (None if found else experiment), found
 
 
@@ -44,6 +53,21 @@ class _Checker:
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
         self.found: list[Finding] = []
+
+    def numbered(self, data: Mapping[str, Any], clusters: Resolver | None) -> Mapping[str, Any]:
+        """The document with its nodes by number."""
+        cluster = data.get("cluster")
+        if clusters is None or not isinstance(cluster, str) or cluster in ("", "lab"):
+            return data
+        workload = data.get("workload")
+        try:
+            nodes = clusters(cluster, workload if isinstance(workload, dict) else {})
+        except ValueError as error:
+            self._find(("cluster",), str(error))
+            return unknown(data)
+        numbers, found = numbered(data, nodes)
+        self.found += found
+        return numbers
 
     def catalogued(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """A copy of the document whose parameters and tolerances are in SI, shaped as the model is."""
@@ -85,6 +109,7 @@ class _Checker:
             where = (*path, "with") if "with" in written else path
             read["with"], made = self._parameters(where, parameters, info.params)
         self._duration(path, written, info, made)
+        self._danger(path, written, info)
         wrong = targets.check(path, written, info, lab)
         on = written.get("on")
         if not wrong and isinstance(on, dict) and isinstance(made, DependsOnTarget):
@@ -106,6 +131,12 @@ class _Checker:
                 return  # the model tells
             if problem := parameters.problem(seconds):
                 self._find((*path, "for") if "for" in written else path, problem, at_key=True)
+
+    def _danger(self, path: Path, written: Mapping[str, Any], info: InjectorInfo) -> None:
+        if info.danger is not None and "danger" not in written:
+            self._find(path, f"found no 'danger'; {info.kind} is dangerous ({info.danger}); write danger: accepted")
+        if info.danger is None and "danger" in written:
+            self._find((*path, "danger"), f"found 'danger', but {info.kind} has none; leave it out", at_key=True)
 
     def _parameters(self, path: Path, written: dict[str, Any], params: type) -> tuple[dict[str, Any], object]:
         """Parameters in SI, by the names of the dataclass's fields, and the dataclass made of them.

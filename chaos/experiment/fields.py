@@ -16,7 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from chaos import quantities
-from chaos.experiment.errors import describe
+from chaos.documents.errors import describe
 
 DOCUMENT: Final = {"document": True}
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from chaos.experiment.base import Model, as_list
+from chaos.documents.model import Model
+from chaos.experiment.base import as_list
 from chaos.experiment.fields import (
     Count,
     Name,
@@ -58,6 +59,13 @@ def _no_attach(value: object) -> None:
         raise ValueError("found 'attach', which this version cannot do; write 'reference' or 'command'")
 
 
+def _several(value: object) -> object:
+    """A single text where a list of them may stand; an empty list says nothing."""
+    if value == []:
+        raise ValueError("found an empty list; write at least one node, or leave 'nodes' out")
+    return [value] if isinstance(value, str) else value
+
+
 class Workload(Model):
     """The training job: the built-in reference trainer, or a command."""
 
@@ -67,6 +75,10 @@ class Workload(Model):
     """Any job, as a list of arguments; no shell reads it."""
     attach: Annotated[None, BeforeValidator(_no_attach), Field(exclude=True)] = None
     """A job that already runs: not in this version."""
+    nodes: Annotated[list[str] | None, BeforeValidator(_several)] = None
+    """Which nodes of an inventory the command runs on, by name, range, label or group; all if it is not given."""
+    ranks_per_node: Positive | None = None
+    """Ranks that the command has on each node; as many as it has GPUs if it is not given."""
     recovery: Literal["none", "restart", "checkpoint", "peer"] = "none"
     """How the job comes back: not at all, restarted from a checkpoint, in place from one, or from a living replica."""
     step: SecondsAboveZero | None = None
@@ -77,6 +89,8 @@ class Workload(Model):
     """Steps between two hashes of a replica's parameters."""
     seed: Seed | None = None
     """Seed of the data order and the parameters."""
+    starts_within: SecondsAboveZero = 60.0
+    """How long the job may take until every rank has completed a step."""
 
     @property
     def without_launcher(self) -> str | None:
@@ -92,10 +106,20 @@ class Workload(Model):
         if (self.reference is None) == (self.command is None):
             found = "neither" if self.reference is None else "both"
             raise ValueError(f"found {found} of 'reference' and 'command'; write one of them")
-        unused = {"step", "checkpoint_every"} & self.model_fields_set if self.command else ()
+        theirs, whose = (
+            (("nodes", "ranks_per_node"), "a command")
+            if self.reference
+            else (
+                ("step", "checkpoint_every"),
+                "the reference trainer",
+            )
+        )
+        # By value, since a run's own record of it names every field.
+        unused = [name for name in theirs if getattr(self, name) != type(self).model_fields[name].default]
         if unused:
             raise ValueError(
-                f"found {' and '.join(sorted(unused))} beside 'command'; only the reference trainer has them"
+                f"found {' and '.join(unused)} beside '{'reference' if self.reference else 'command'}'; "
+                f"only {whose} has {'it' if len(unused) == 1 else 'them'}"
             )
         return self
 
@@ -178,6 +202,8 @@ class Fault(Model):
     """How many occurrences there are."""
     jitter: Seconds = 0.0
     """Each occurrence starts up to so much later, drawn evenly from the seed."""
+    danger: Literal["accepted"] | None = None
+    """``accepted`` where the kind may destroy something for good: `chaos faults KIND` says what."""
     pick: Pick | None = None
     """How many of the targets are hit (``one``, a number, a share), drawn from the seed for each occurrence."""
 

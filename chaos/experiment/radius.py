@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos import quantities
+from chaos.documents.errors import Finding, suggestion
 from chaos.experiment.base import attempt
 from chaos.experiment.catalogue import Catalogue
-from chaos.experiment.errors import Finding, suggestion
 from chaos.experiment.model import Fault, Guards, LabSpec, Place
 from chaos.experiment.places import LABELS, Device, devices_of, named_gpus, node_of, places, protected_nodes
 

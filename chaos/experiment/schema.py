@@ -13,14 +13,12 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from chaos import quantities
+from chaos.documents.schema import VARIABLE_DEFINITION, Schema, readable
 from chaos.experiment.catalogue import Catalogue, InjectorInfo, ProbeInfo, params_model
 from chaos.experiment.fields import Quantity, Several
 from chaos.experiment.model import Experiment
 from chaos.experiment.tolerances import ALLOWED, COMPARISONS, FINITE
 
-Schema = dict[str, Any]
-
-VARIABLE: Schema = {"$ref": "#/$defs/variable"}
 _RATIO: Schema = Quantity("ratio").json_schema()
 _NUMBER: Schema = {"type": "number"}
 _ANY_QUANTITY: Schema = {
@@ -28,6 +26,7 @@ _ANY_QUANTITY: Schema = {
 }
 _SCALAR: Schema = {"type": ["number", "boolean", "string", "null"]}
 _TARGETS = {"node": ("node",), "gpu": ("node", "gpu"), "rank": ("rank",), "process": ("process",)}
+_NEVER_VARIABLE = ("inject", "probe")
 _NAMES: Mapping[str, Schema] = {"process": {"const": "launcher"}}
 
 
@@ -53,12 +52,11 @@ def json_schema(catalogue: Catalogue) -> Schema:
     definitions["Hold"] = _choice("probe", "Hold", catalogue.probes)
     definitions["StopIf"] = _choice("probe", "StopIf", catalogue.probes)
     schema |= {"if": {"properties": {"cluster": {"const": "lab"}}}, "then": {"required": ["lab"]}}
-    schema, definitions = _readable(schema), {name: _readable(part) for name, part in definitions.items()}
-    definitions["variable"] = {
-        "type": "string",
-        "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}",
-        "description": "a variable of the environment, ${NAME} or ${NAME:-default}",
-    }
+    schema, definitions = (
+        readable(schema, _NEVER_VARIABLE),
+        {name: readable(part, _NEVER_VARIABLE) for name, part in definitions.items()},
+    )
+    definitions["variable"] = VARIABLE_DEFINITION
     return {"$schema": GenerateJsonSchema.schema_dialect, **schema, "$defs": definitions}
 
 
@@ -95,6 +93,10 @@ def _fault(fault: Schema, info: InjectorInfo) -> Schema:
         required.append("on")
     if info.duration == "none":
         del properties["for"]
+    if info.danger is None:
+        del properties["danger"]
+    else:
+        required.append("danger")
     if info.duration == "required":
         required.append("for")
     return _closed(properties, required, info.about) | {"dependentRequired": fault["dependentRequired"]}
@@ -150,49 +152,3 @@ def _parameters(params: type) -> Schema:
 def _closed(properties: Schema, required: list[str], about: str) -> Schema:
     schema = {"type": "object", "description": about, "properties": dict(properties), "additionalProperties": False}
     return schema | ({"required": required} if required else {})
-
-
-def _readable(schema: Any) -> Any:
-    """The schema as documents need it: a variable may stand for any single value, defaults are written as text."""
-    if not isinstance(schema, dict):
-        return schema
-    result: Schema = {}
-    for key, value in schema.items():
-        if key == "properties":
-            result[key] = {name: _value(name, inner) for name, inner in value.items()}
-        elif key == "items":
-            result[key] = _value("", value)
-        elif key in ("anyOf", "allOf", "oneOf"):
-            result[key] = [_readable(inner) for inner in value]
-        elif key in ("then", "else"):
-            result[key] = _readable(value)
-        else:
-            result[key] = value
-    return result
-
-
-def _value(name: str, schema: Any) -> Any:
-    if not isinstance(schema, dict) or name in ("inject", "probe"):
-        return schema
-    schema = _readable(schema)
-    notes = {key: schema.pop(key) for key in ("title", "description", "default") if key in schema}
-    notes.pop("title", None)  # pydantic's own, from the attribute's name
-    if "description" in notes:
-        notes["description"] = notes["description"].replace("``", "`")
-    kind = _kind(schema)
-    if kind and notes.get("default") is not None:
-        notes["default"] = quantities.format(kind, notes["default"])
-    if isinstance(notes.get("default"), (dict, list, type(None))):
-        notes.pop("default", None)
-    free_text = schema.get("type") == "string" and not {"pattern", "enum", "const"} & set(schema)
-    alternatives = schema["anyOf"] if set(schema) == {"anyOf"} else [schema]
-    structured = all("$ref" in part or part.get("type") in ("object", "array", "null") for part in alternatives)
-    if structured or free_text or not schema:
-        return notes | schema
-    return notes | {"anyOf": [*alternatives, VARIABLE]}
-
-
-def _kind(schema: Schema) -> quantities.Kind | None:
-    """The kind of a quantity's schema, None for any other."""
-    patterns = [part.get("pattern") for part in (schema, *schema.get("anyOf", ()))]
-    return next((kind for kind in quantities.KINDS if quantities.pattern(kind) in patterns), None)

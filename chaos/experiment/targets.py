@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from chaos.documents.errors import Finding
 from chaos.experiment.base import attempt
 from chaos.experiment.catalogue import InjectorInfo, gpu_fields
-from chaos.experiment.errors import Finding
 from chaos.experiment.model import LabSpec, Target
 from chaos.experiment.places import GPU_NAME, places
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from chaos import quantities
+from chaos.documents.errors import Finding, describe
 from chaos.experiment import radius
 from chaos.experiment.base import attempt
 from chaos.experiment.catalogue import Catalogue
-from chaos.experiment.errors import Finding, describe
 from chaos.experiment.model import Experiment, Score, SteadyState, Workload
 
 BASELINE: float = SteadyState.model_fields["baseline"].default
@@ -23,7 +23,6 @@ def together(data: Mapping[str, Any], read: Mapping[str, Any], catalogue: Catalo
     steady = data.get("steady_state", {})
     steady = steady if isinstance(steady, dict) else {}
     return [
-        *_cluster(data),
         *radius.check(read, catalogue),
         *_launcher(data),
         *_baseline(faults, steady),
@@ -32,7 +31,8 @@ def together(data: Mapping[str, Any], read: Mapping[str, Any], catalogue: Catalo
     ]
 
 
-def _cluster(data: Mapping[str, Any]) -> Iterator[Finding]:
+def lab_or_cluster(data: Mapping[str, Any]) -> Iterator[Finding]:
+    """A lab has a size, and what is no lab has none in the document."""
     cluster, lab = data.get("cluster", "lab"), data.get("lab")
     if cluster == "lab" and lab is None:
         yield Finding((), "found no 'lab'; write its size, such as lab: {nodes: 2, gpus: 2}")

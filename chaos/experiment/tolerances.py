@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from chaos import quantities
+from chaos.documents.errors import Finding, choice, describe
 from chaos.experiment.catalogue import ProbeInfo
-from chaos.experiment.errors import Finding, choice, describe
 
 KEYS: Final = ("at_least", "at_most", "between", "is", "one_of", "matches")
 COMPARISONS: Final = ("at_least", "at_most", "between")

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, Field, model_validator
 
-from chaos.experiment.base import Model
-from chaos.experiment.errors import describe
+from chaos.documents.errors import describe
+from chaos.documents.model import Model
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _DAYS: tuple[Day, ...] = get_args(Day)

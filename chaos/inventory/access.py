@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -38,41 +40,55 @@ class Secret:
             return f"environment variable {self.env}"
         return f"file {self.file}" if self.file is not None else f"command {self.command[0] if self.command else ''}"
 
+    def __repr__(self) -> str:
+        return f"<secret: {self}>"  # a command's arguments are nobody's business
+
     def value(self) -> str:
         """The secret itself.
 
         Raises:
             SecretError: it is not there.
         """
-        if self.env is not None:
-            if self.env not in os.environ:
-                raise SecretError(f"{self} is not set")
-            return os.environ[self.env]
         try:
-            if self.file is not None:
+            if self.env is not None:
+                text = os.environ[self.env]
+            elif self.file is not None:
                 text = self.file.read_text(encoding="utf-8")
             else:
-                told = subprocess.run(
-                    list(self.command or ()),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    timeout=_PATIENCE,
-                    check=False,
-                )
-                if told.returncode != 0:
-                    raise SecretError(f"{self} ended with {told.returncode}")
-                text = told.stdout.decode()
-        except subprocess.TimeoutExpired:
-            raise SecretError(f"{self} gave no secret within {_PATIENCE:g} s") from None
+                text = self._told(self.command or ()).decode()
+        except KeyError:
+            raise SecretError(f"{self} is not set") from None
         except OSError as error:
             raise SecretError(f"{self}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise SecretError(f"{self} is not UTF-8") from None
-        first = text.partition("\n")[0]
+        first = text.partition("\n")[0].removesuffix("\r")
         if not first:
             raise SecretError(f"{self} is empty")
         return first
+
+    def _told(self, command: tuple[str, ...]) -> bytes:
+        """The output of a command, which gets a group of its own so that nothing of it outlives our patience."""
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise SecretError(f"{self} gave no secret within {_PATIENCE:g} s") from None
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+        if process.returncode != 0:
+            raise SecretError(f"{self} ended with {process.returncode}")
+        return output
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,27 @@
 """What runs first on a node that has no code of ours: unpacks the agent's bundle once, then becomes the agent.
 
 It is sent as an argument of the node's own Python (``python3 -c``) and needs nothing else. The conversation, over the
-pipe that is the agent's afterwards: it says ``{"event": "boot", "have": false}`` and reads the archive from its input,
-or ``{"event": "boot", "have": true}``; or ``{"event": "boot", "error": "..."}`` and ends. Any Python 3 can read it, so
-that one that is too old says so.
+pipe that is the agent's afterwards: where the bundle is missing it says ``{"event": "boot", "have": false}`` and reads
+the archive from its input; once the bundle is there, ``{"event": "boot", "have": true}``, and the agent itself follows;
+or ``{"event": "boot", "error": "..."}``, and the end. Any Python 3 can read it, so that one that is too old says so.
 
-Arguments: the archive's SHA-256 in hex, its size in bytes, and what the agent is told.
+Arguments: the archive's SHA-256 in hex, its size in bytes, the module to become (``chaos.agent.main``), and what it is
+told.
 """
 
-import hashlib
-import io
-import json
 import os
-import shutil
 import sys
-import tarfile
-import tempfile
+
+# The rest is imported where it is needed: only a first start needs it, and every start waits for it.
 
 
 class Refuse(Exception):
     """The agent cannot be started here; the message says why."""
 
 
-def say(**message: object) -> None:
-    os.write(1, (json.dumps(dict(message, event="boot")) + "\n").encode())
+def say(key: str, value: str) -> None:
+    """One key, and its value as JSON; on a line of its own, even where a login script has left one unfinished."""
+    os.write(1, ('\n{"event": "boot", "%s": %s}\n' % (key, value)).encode())
 
 
 def base() -> str:
@@ -41,6 +39,8 @@ def base() -> str:
 
 
 def receive(digest: str, size: int) -> bytes:
+    import hashlib
+
     data = bytearray()
     while len(data) < size:
         part = os.read(0, min(1 << 20, size - len(data)))
@@ -54,6 +54,11 @@ def receive(digest: str, size: int) -> bytes:
 
 def unpack(data: bytes, folder: str) -> None:
     """Into its place by a rename: it is there as a whole, or not at all."""
+    import io
+    import shutil
+    import tarfile
+    import tempfile
+
     work = tempfile.mkdtemp(dir=os.path.dirname(folder))
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
@@ -67,26 +72,36 @@ def unpack(data: bytes, folder: str) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def main(digest: str, size: str, *options: str) -> int:
+def prepare(digest: str, size: int) -> str:
+    """Have the bundle; in which folder it is."""
+    if sys.version_info < (3, 9):
+        raise Refuse("Python %s found, 3.9 or newer is needed" % sys.version.split()[0])
+    folder = os.path.join(base(), digest)
+    if not os.path.isdir(folder):
+        say("have", "false")
+        unpack(receive(digest, size), folder)
+    say("have", "true")
+    return folder
+
+
+def main(digest: str, size: str, module: str, *options: str) -> None:
+    import json
+
     try:
-        if sys.version_info < (3, 9):
-            raise Refuse("Python %s found, 3.9 or newer is needed" % sys.version.split()[0])
-        folder = os.path.join(base(), digest)
-        if os.path.isdir(folder):
-            say(have=True)
-        else:
-            say(have=False)
-            unpack(receive(digest, int(size)), folder)
+        folder = prepare(digest, int(size))
     except Refuse as error:
-        say(error=str(error))
-        return 1
+        say("error", json.dumps(str(error)))
+        sys.exit(1)
     except OSError as error:
-        say(error="%s: %s" % (error.filename or "the agent's bundle", error.strerror))
-        return 1
-    os.environ["PYTHONPATH"] = folder
-    os.execv(sys.executable, [sys.executable, "-S", "-m", "chaos.agent.main"] + list(options))
-    return 1
+        say("error", json.dumps("%s: %s" % (error.filename or "the agent's bundle", error.strerror)))
+        sys.exit(1)
+    sys.path.insert(0, folder)
+    os.environ["PYTHONPATH"] = folder  # for what the agent starts
+    sys.argv = [module] + list(options)
+    from importlib import import_module
+
+    sys.exit(import_module(module).main())
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import importlib.util
 import io
 import json
-import os
 import tarfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from chaos.transport import boot
-from chaos.transport.pipe import AgentError
+from chaos.transport.pipe import AgentError, Sink, Source, sink, source, write_all
 
 PACKAGES = ("chaos.agent", "injectors", "pyroute2")
-_LONGEST_LINE = 65536  # bytes
+# No code but the standard library's and ours: neither from the folder where it is started, nor what is installed there.
+ISOLATED = ("-I", "-S")
+AGENT = "chaos.agent.main"
+_MOST_CHATTER = 65536  # bytes before the boot script's answer
+_QUOTED = 500  # characters of it in a message
 
 
 @dataclass(frozen=True)
@@ -34,20 +40,23 @@ class Bundle:
     digest: str
     archive: bytes
 
-    def command(self, python: str, options: Sequence[str] = ()) -> list[str]:
+    def command(self, python: str, options: Sequence[str] = (), *, module: str = AGENT) -> list[str]:
         """What starts the agent on a node, given a pipe on which ``deliver`` then speaks with it.
 
         Args:
             python: the node's Python.
             options: for the agent.
+            module: what is started, where it is not the agent itself.
         """
-        source = Path(boot.__file__).read_text(encoding="utf-8")
-        return [python, "-c", source, self.digest, str(len(self.archive)), *options]
+        # With its name at the end, for whoever looks at the node's processes.
+        code = f"{one_line(boot)}#{module}"
+        return [python, *ISOLATED, "-c", code, self.digest, str(len(self.archive)), module, *options]
 
-    def deliver(self, name: str, stdin: int, stdout: int) -> bool:
+    def deliver(self, name: str, stdin: int | Sink, stdout: int | Source) -> bool:
         """Speak with what ``command`` has started until the agent itself is at the other end.
 
-        Both descriptors stay open; bound the wait by whatever ends the pipe.
+        What a node says before, such as the greeting of a login script, is skipped. Both ends stay open; bound the
+        wait by whatever ends the pipe.
 
         Returns:
             Whether the node lacked it, so that it was sent.
@@ -55,38 +64,66 @@ class Bundle:
         Raises:
             AgentError: the node cannot run it; says why.
         """
+        said = _Answers(name, source(stdout, take_over=False))
+        have = bool(said.next()["have"])
+        if not have:
+            try:
+                write_all(sink(stdin, take_over=False), self.archive)
+            except OSError as error:
+                raise AgentError(f"no agent starts on {name}: its bundle broke off: {error.strerror}") from error
+            said.next()
+        return not have
+
+
+class _Answers:
+    """What the boot script says, among whatever else comes before it."""
+
+    def __init__(self, name: str, stdout: Source) -> None:
+        self._name = name
+        self._stdout = stdout
+        self._skipped = bytearray()
+
+    def next(self) -> dict[str, Any]:
+        while True:
+            line = self._line()
+            try:
+                answer = json.loads(line)
+            except ValueError:
+                answer = None
+            if isinstance(answer, dict) and answer.get("event") == "boot":
+                if "error" in answer:
+                    raise AgentError(f"no agent starts on {self._name}: {answer['error']}")
+                return answer
+            self._skipped += line
+            if len(self._skipped) > _MOST_CHATTER:
+                raise self._nothing()
+
+    def _line(self) -> bytes:
         line = bytearray()
         while not line.endswith(b"\n"):
             try:
-                part = os.read(stdout, 1)  # not a byte of what the agent says afterwards
+                part = self._stdout.read(1)  # not a byte of what the agent says afterwards
             except OSError as error:
-                raise AgentError(f"no agent starts on {name}: {error.strerror}") from error
-            if not part or len(line) > _LONGEST_LINE:
-                said = line.decode(errors="replace").strip()
-                raise AgentError(f"no agent starts on {name}: " + (f"found {said!r}" if said else "nothing was said"))
+                raise AgentError(f"no agent starts on {self._name}: {error.strerror or error}") from error
+            if not part or len(line) > _MOST_CHATTER:
+                self._skipped += line
+                raise self._nothing()
             line += part
-        answer = _boot_line(bytes(line), name)
-        if "error" in answer:
-            raise AgentError(f"no agent starts on {name}: {answer['error']}")
-        if not answer["have"]:
-            data = memoryview(self.archive)
-            try:
-                while data:
-                    data = data[os.write(stdin, data) :]
-            except OSError as error:
-                raise AgentError(f"no agent starts on {name}: its bundle broke off: {error.strerror}") from error
-        return not answer["have"]
+        return bytes(line)
+
+    def _nothing(self) -> AgentError:
+        said = self._skipped.decode(errors="replace").strip()
+        if len(said) > _QUOTED:
+            said = said[:_QUOTED] + "..."
+        found = f"found {said!r} where the agent's answer should be" if said else "nothing was said"
+        return AgentError(f"no agent starts on {self._name}: {found}")
 
 
-def _boot_line(line: bytes, name: str) -> dict[str, Any]:
-    try:
-        answer = json.loads(line)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict) or answer.get("event") != "boot":
-        said = line.decode(errors="replace").strip()
-        raise AgentError(f"no agent starts on {name}: found {said!r} where the agent's answer should be")
-    return answer
+def one_line(module: ModuleType) -> str:
+    """The source of a module of ours as an argument of ``python -c``, without anything that a shell could take amiss:
+    some (csh) cannot have a line break even between quotes."""
+    packed = base64.b64encode(zlib.compress(Path(str(module.__file__)).read_bytes(), 9)).decode()
+    return f"import binascii,zlib;exec(zlib.decompress(binascii.a2b_base64('{packed}')))"
 
 
 @cache

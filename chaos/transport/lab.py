@@ -4,14 +4,18 @@ head, beside the job's launcher, where it dies with the lab."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from chaos.agent.protocol import Message
 from chaos.lab.client import LabClient
 from chaos.lab.errors import LabError
-from chaos.transport.local import COMMAND, python_path
+from chaos.transport.bundle import AGENT
+from chaos.transport.local import python_path
 from chaos.transport.pipe import AgentClient, AgentError
+
+COMMAND = [sys.executable, "-m", AGENT]  # imports what this interpreter does, wherever it is started
 
 
 def start(lab: LabClient, node: int | None, log: Path, on_event: Callable[[Message], None]) -> AgentClient:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from chaos.agent import places
 from chaos.agent.protocol import Message
-from chaos.transport.pipe import AgentClient
-
-# The agent's interpreter imports what this one does, wherever it is started.
-COMMAND = [sys.executable, "-m", "chaos.agent.main"]
+from chaos.transport.bundle import AGENT
+from chaos.transport.pipe import AgentClient, Pipe, sink, source
 
 
 def python_path() -> str:
@@ -71,18 +69,29 @@ def start(
     Raises:
         AgentError: it does not start.
     """
+    pipe = run(AGENT, log, {"CHAOS_STATE": str(state)}, options=["--look"] if looks else [])
+    return AgentClient(name, pipe.stdin, pipe.stdout, pipe.process, on_event)
+
+
+def run(module: str, log: Path, env: Mapping[str, str], options: Sequence[str] = ()) -> Pipe:
+    """Start a module of ours on this machine.
+
+    Args:
+        log: the file for its stderr.
+        env: beside our own environment.
+    """
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            [*COMMAND, *(["--look"] if looks else [])],
+            [sys.executable, "-m", module, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             start_new_session=True,
-            env=os.environ | {"CHAOS_STATE": str(state), "PYTHONPATH": python_path()},
+            env={**os.environ, **env, "PYTHONPATH": python_path()},
         )
     assert process.stdin is not None
     assert process.stdout is not None
     ends = os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno())
     process.stdin.close()
     process.stdout.close()
-    return AgentClient(name, *ends, _Child(process), on_event)
+    return Pipe(sink(ends[0]), source(ends[1]), _Child(process))

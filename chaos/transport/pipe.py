@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import io
 import signal
 import threading
 import time
@@ -19,6 +19,7 @@ SLACK, LATEST = protocol.SLACK, protocol.LATEST
 ANSWER_TIMEOUT = 20.0  # seconds; arming imports and plans, everything else is answered at once
 HANGS_AFTER = 2.0  # seconds without the answer that an agent gives at once
 PINGS = 16
+DRIFT_PPM = 100  # how far two clocks drift apart at the most; adjtimex slews more, but for seconds only
 
 
 class AgentError(RuntimeError):
@@ -39,6 +40,61 @@ class Process(Protocol):
     def signal(self, number: int) -> None:
         """Send it a signal; nothing if it has ended."""
         ...
+
+
+class Source(Protocol):
+    """Where bytes come from: a raw stream that is read, or something like one."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Some bytes, at least one and at most ``size``; none at the end. May raise OSError."""
+        ...
+
+    def close(self) -> None:
+        """Nobody will read any more."""
+        ...
+
+
+class Sink(Protocol):
+    """Where bytes go: a raw stream that is written, or something like one."""
+
+    def write(self, data: bytes | memoryview, /) -> int | None:
+        """How many of them were taken. May raise OSError."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more comes: the other side finds its input at an end."""
+        ...
+
+
+def source(end: int | Source, *, take_over: bool = True) -> Source:
+    """A descriptor as a source; a source as it is."""
+    return io.FileIO(end, "rb", closefd=take_over) if isinstance(end, int) else end
+
+
+def sink(end: int | Sink, *, take_over: bool = True) -> Sink:
+    """A descriptor as a sink; a sink as it is."""
+    return io.FileIO(end, "wb", closefd=take_over) if isinstance(end, int) else end
+
+
+def write_all(end: Sink, data: bytes) -> None:
+    """Write until everything is taken."""
+    left = memoryview(data)
+    while left:
+        left = left[end.write(left) or 0 :]
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """A process somewhere, by the two ends of its pipe that are ours; whoever has it closes them.
+
+    Attributes:
+        stdin: where its input is written to.
+        stdout: where its output is read from.
+    """
+
+    stdin: Sink
+    stdout: Source
+    process: Process
 
 
 @dataclass(frozen=True)
@@ -62,6 +118,33 @@ class Clock:
         return theirs_ns - self.offset_ns
 
 
+class ClockKeeper:
+    """Keeps the best offset of a clock: that of the shortest round trip, as NTP does (RFC 5905, section 8).
+
+    An old trip is worth less each second, since two oscillators drift apart; on one machine they are the same.
+    """
+
+    def __init__(self) -> None:
+        self._best: Clock | None = None
+        self._at = 0
+
+    def add(self, sent_ns: int, theirs_ns: int, received_ns: int) -> None:
+        """One round trip: when it was sent and received on our clock, and what theirs said in between."""
+        trip = Clock(theirs_ns - (sent_ns + received_ns) // 2, (received_ns - sent_ns + 1) // 2)
+        if self._best is not None and trip.uncertainty_ns > self._best.uncertainty_ns + self._drift(received_ns):
+            return
+        self._best, self._at = trip, received_ns
+
+    def _drift(self, now_ns: int) -> int:
+        return (now_ns - self._at) * DRIFT_PPM // 1_000_000
+
+    @property
+    def clock(self) -> Clock:
+        """The best offset so far; ``add`` comes first."""
+        assert self._best is not None
+        return self._best
+
+
 class _Waiting:
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -73,8 +156,8 @@ class AgentClient:
 
     Args:
         name: for messages: ``node 0``.
-        stdin: descriptor to write requests to; taken over.
-        stdout: descriptor to read answers from; taken over.
+        stdin: where requests are written to, a descriptor or a stream; taken over.
+        stdout: where answers are read from, the same.
         process: the agent's process.
         on_event: called with every event, on the reading thread; the last is ``{"event": "gone"}``, after its end.
             ``{"event": "hangs"}`` comes where it no longer answers, although it has not ended.
@@ -84,16 +167,22 @@ class AgentClient:
     """
 
     def __init__(
-        self, name: str, stdin: int, stdout: int, process: Process, on_event: Callable[[Message], None]
+        self,
+        name: str,
+        stdin: int | Sink,
+        stdout: int | Source,
+        process: Process,
+        on_event: Callable[[Message], None],
     ) -> None:
         self.name = name
         self.hello: Message = {}
-        self._stdin = stdin
-        self._stdout = stdout
+        self._stdin: Sink | None = sink(stdin)
+        self._stdout = source(stdout)
         self._process = process
         self._on_event = on_event
         self._lock = threading.Lock()
         self._waiting: dict[int, _Waiting] = {}
+        self._keeper = ClockKeeper()
         self._next = 0
         self._greeted = threading.Event()
         self._closed = threading.Event()
@@ -109,7 +198,8 @@ class AgentClient:
             self.kill()
             raise AgentError(f"the agent of {name} cannot work: {self.hello['error']}")
         try:
-            self.clock = self._measure_clock()
+            for _ in range(PINGS):
+                self._look_at_clock("ping", ANSWER_TIMEOUT)
         except AgentError:
             self.kill()
             raise
@@ -127,12 +217,12 @@ class AgentClient:
     def _send(self, op: str, fields: Message) -> _Waiting:
         waiting = _Waiting()
         with self._lock:
-            if self.gone:
+            if self.gone or self._stdin is None:
                 raise AgentError(f"the agent of {self.name} {self._fate}")
             number = self._next = self._next + 1
             self._waiting[number] = waiting
             try:
-                self._write(protocol.encode({"id": number, "op": op, **fields}))
+                write_all(self._stdin, protocol.encode({"id": number, "op": op, **fields}))
             except OSError as error:
                 raise AgentError(f"the agent of {self.name} {self._fate}") from error
         return waiting
@@ -146,16 +236,13 @@ class AgentClient:
             raise Refused(str(waiting.answer["error"]))
         return waiting.answer
 
-    def _write(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._stdin, data) :]
-
     def _read(self) -> None:
         lines = protocol.Lines()
         while True:
             try:
-                data = os.read(self._stdout, 65536)
-            except OSError:
+                data = self._stdout.read(65536)
+            except OSError as error:
+                self._fate = f"has gone: {error.strerror or error}"
                 data = b""
             if not data:
                 break
@@ -171,7 +258,7 @@ class AgentClient:
             for waiting in self._waiting.values():
                 waiting.done.set()
             self._waiting.clear()
-        os.close(self._stdout)
+        self._stdout.close()
         self._on_event({"event": "gone"})
 
     def _dispatch(self, message: Message) -> None:
@@ -189,23 +276,20 @@ class AgentClient:
         else:
             self._on_event(message)
 
-    def _measure_clock(self) -> Clock:
-        """Offset by the shortest of some round trips (as NTP does: RFC 5905, section 8)."""
-        best: Clock | None = None
-        for _ in range(PINGS):
-            sent = time.monotonic_ns()
-            theirs = self.request("ping")["t"]
-            received = time.monotonic_ns()
-            trip = Clock(theirs - (sent + received) // 2, (received - sent + 1) // 2)
-            if best is None or trip.uncertainty_ns < best.uncertainty_ns:
-                best = trip
-        assert best is not None
-        return best
+    @property
+    def clock(self) -> Clock:
+        """The agent's clock, by the best of all round trips so far."""
+        return self._keeper.clock
+
+    def _look_at_clock(self, op: str, timeout: float) -> None:
+        sent = time.monotonic_ns()
+        theirs = self.request(op, timeout=timeout)["t"]
+        self._keeper.add(sent, theirs, time.monotonic_ns())
 
     def _renew(self) -> None:
         while not self._closed.wait(protocol.RENEW_EVERY):
             try:
-                self.request("renew", timeout=HANGS_AFTER)
+                self._look_at_clock("renew", HANGS_AFTER)
             except Refused:
                 continue
             except AgentError:
@@ -252,8 +336,9 @@ class AgentClient:
     def kill(self) -> None:
         """End the agent's input, which is an order to undo everything, and wait for its end."""
         with self._lock:
-            if self._stdin >= 0:
-                os.close(self._stdin)
-                self._stdin = -1
+            if self._stdin is not None:
+                with contextlib.suppress(OSError):  # the connection under it has gone
+                    self._stdin.close()
+                self._stdin = None
         self._process.wait(ANSWER_TIMEOUT)
         self._reader.join(ANSWER_TIMEOUT)

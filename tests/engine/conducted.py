@@ -19,6 +19,7 @@ from chaos.engine import folder as folders
 from chaos.engine import plan as plans
 from chaos.engine.agents import Agents
 from chaos.engine.catalogue import catalogue
+from chaos.engine.cluster import LabCluster
 from chaos.engine.faults import Conductor
 from chaos.engine.journal import Journal
 from chaos.engine.ledger import Ledger
@@ -53,7 +54,7 @@ class Bench:
         (drawn,) = plan.faults
         spec = drawn.spec.model_copy(update={"with_": {"folder": str(folder), **params}})
         self.fault = dataclasses.replace(drawn, spec=spec, implementation=PLANTED)
-        self.agents = Agents(lab, folder, folder / "controller")
+        self.agents = Agents(LabCluster(lab, plan.lab, folder, folder / "controller"))
         self.ledger = Ledger.open()
         self.ledger.begin_run(plan.run, folder, os.getpid())
         self.journal = Journal(folder / "journal.jsonl", plan.run)
@@ -61,7 +62,6 @@ class Bench:
             plan,
             self.fault,
             gate_ns=time.monotonic_ns(),
-            lab=str(lab.directory),
             agents=self.agents,
             live=Live(folder / "events", time.monotonic_ns),
             journal=self.journal,

@@ -16,6 +16,7 @@ from chaos.engine import folder as folders
 from chaos.engine import plan as plans
 from chaos.engine.agents import Agents
 from chaos.engine.catalogue import catalogue
+from chaos.engine.cluster import LabCluster
 from chaos.engine.faults import Conductor, check_support
 from chaos.engine.journal import Journal
 from chaos.engine.ledger import Ledger
@@ -60,15 +61,14 @@ def conducted(lab: Lab, live: Live, folder: Path, fault: str) -> list[dict[str, 
         {},
     )
     plan = plans.draw(document, datetime.now(UTC), 1)
-    agents = Agents(lab, folder, lab.directory / "controller")
+    agents = Agents(LabCluster(lab, plan.lab, folder, lab.directory / "controller"))
     with Journal(folder / "journal.jsonl", plan.run) as journal, Ledger.open() as ledger:
         ledger.begin_run(plan.run, folder, os.getpid())
-        assert check_support(plan, agents, str(lab.directory)) == {plan.faults[0].id: "real"}
+        assert check_support(plan, agents) == {plan.faults[0].id: "real"}
         conductor = Conductor(
             plan,
             plan.faults[0],
             gate_ns=time.monotonic_ns(),
-            lab=str(lab.directory),
             agents=agents,
             live=live,
             journal=journal,

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime
 
 import pytest
 
 from chaos.engine import plan
 from chaos.engine.agents import HEAD
-from chaos.engine.catalogue import catalogue
+from chaos.engine.catalogue import catalogue, injectors
 from chaos.engine.errors import InputError
 from chaos.engine.faults import holder_of
 from chaos.experiment import Experiment, loads
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+# What process.signal may be told beside the signal, as it is where a document says nothing.
+OTHERS = {
+    item.name: item.default
+    for item in dataclasses.fields(injectors()["process.signal"].Params)
+    if item.name != "signal"
+}
 
 
 def experiment(faults: str, more: str = "") -> Experiment:
@@ -103,7 +111,7 @@ def test_each_occurrence_at_each_target_is_a_fault_with_a_name_and_an_id_of_its_
         "name": "kill@2/rank3",
         "kind": "process.signal",
         "target": {"rank": 3},
-        "params": {"signal": "KILL"},
+        "params": {"signal": "KILL", **OTHERS},
         "after_s": 3.0,
         "for_s": None,
         "drawn": True,

@@ -42,7 +42,7 @@ def fault(text: str) -> str:
         ),
         (
             "inject: power.off, on: {node: 0}, after: 1s, for: 1s, »duration: 5s",
-            "unknown key 'duration'; write one of after, every, for, inject, jitter, name, on, pick,",
+            "unknown key 'duration'; write one of after, danger, every, for, inject, jitter, name, on, pick,",
         ),
         (
             "inject: power.off, on: {node: 0}, after: 1s, for: 1s, »with_: {}",

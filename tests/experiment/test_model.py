@@ -202,7 +202,7 @@ def test_a_document_says_what_runs_where(refused: Refused, text: str, problem: s
         ("{command: python train.py}", "3:21: found 'python train.py'; write a list"),
         ("{command: []}", "3:21: found a list; write at least one entry"),
         ("{command: [a, 5]}", "3:25: found 5; write text, in quotes: '5'"),
-        ("{command: [a], step: 20ms}", "3:11: found step beside 'command'; only the reference trainer has them"),
+        ("{command: [a], step: 20ms}", "3:11: found step beside 'command'; only the reference trainer has it"),
         ("{attach: {job: 5}}", "3:20: found 'attach', which this version cannot do"),
         ("{reference: llama-bytes, recovery: spare}", "3:46: found 'spare'; write none, restart, checkpoint or peer"),
         ("{reference: llama-bytes, hash_every: 0}", "3:48: found 0; write 1 or more"),

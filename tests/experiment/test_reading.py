@@ -10,10 +10,10 @@ import sys
 import pytest
 from experiment_documents import MINIMAL, Load, Refused
 
+from chaos.documents.nodes import Items, Scalar, Table, locate, plain
+from chaos.documents.reader import compose
+from chaos.documents.scalars import typed
 from chaos.experiment import Catalogue, DocumentErrors, load, read
-from chaos.experiment.nodes import Items, Scalar, Table, locate, plain
-from chaos.experiment.reader import compose
-from chaos.experiment.scalars import typed
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_anchors_and_aliases_repeat_a_value(load_text: Load) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "1:1: the document is empty; write an experiment"),
-        ("# a comment\n", "1:1: the document is empty; write an experiment"),
-        ("---\n...\n", "1:1: the document is empty; write an experiment"),
+        ("", "1:1: the document is empty; write one experiment"),
+        ("# a comment\n", "1:1: the document is empty; write one experiment"),
+        ("---\n...\n", "1:1: the document is empty; write one experiment"),
         ("- a\n- b\n", "1:1: found a list; write a mapping that starts with 'experiment: NAME'"),
         ("just text\n", "1:1: found 'just text'; write a mapping that starts with 'experiment: NAME'"),
         ("a: 1\n---\nb: 2\n", "2:1: a second document starts here; write one experiment a file"),

@@ -9,10 +9,10 @@ import pytest
 from experiment_documents import CATALOGUE, MINIMAL, Load
 from jsonschema import Draft202012Validator
 
+from chaos.documents.nodes import plain
+from chaos.documents.reader import compose
 from chaos.engine.catalogue import catalogue
 from chaos.experiment import json_schema
-from chaos.experiment.nodes import plain
-from chaos.experiment.reader import compose
 
 SHIPPED = sorted(Path(__file__).parents[2].joinpath("experiments").glob("*.yaml"))
 

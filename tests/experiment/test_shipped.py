@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaos.engine.catalogue import catalogue
-from chaos.experiment import Experiment, load
+from chaos.engine.catalogue import catalogue, injectors
+from chaos.experiment import Experiment, Fault, load
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 NAMES = {
+    "container-kill",
     "double-fault",
     "launcher-loss",
     "memory-pressure",
@@ -47,10 +49,16 @@ def test_all_of_them_run_the_same_job_and_hold_the_same_hypothesis(shipped: dict
     assert len({experiment.name for experiment in shipped.values()}) == len(shipped)
 
 
-PATH = {"source": "gpu0", "to": "gpu1", "direction": "both"}
+PATH = {"source": "gpu0", "to": "gpu1"}
 KILL, STOP = {"signal": "KILL"}, {"signal": "STOP"}
 # Of each fault: its kind, target and parameters, when it starts and how long it lasts (s).
 Broken = tuple[str, dict[str, Any], dict[str, Any], float, float | None]
+
+
+def written(fault: Fault) -> dict[str, Any]:
+    """Its parameters, without those that the document leaves as they are."""
+    defaults = {item.name: item.default for item in dataclasses.fields(injectors()[fault.inject].Params)}
+    return {name: value for name, value in fault.with_.items() if value != defaults[name]}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +72,20 @@ Broken = tuple[str, dict[str, Any], dict[str, Any], float, float | None]
             1,
         ),
         ("pcie-throttle", "peer", [("pcie.throttle", {"node": 0, "gpu": 1}, {"rate": 20e6}, 1.0, 0.5)], 1),
+        (
+            "container-kill",
+            "peer",
+            [
+                (
+                    "container.signal",
+                    {"node": 0},
+                    KILL | {"label": "chaos.target=training"},
+                    1.0,
+                    None,
+                )
+            ],
+            1,
+        ),
         ("rank-kill", "peer", [("process.signal", {"rank": 1}, KILL, 1.0, None)], 1),
         ("rank-kill-restart", "restart", [("process.signal", {"rank": 1}, KILL, 1.0, None)], 1),
         ("rank-hang", "peer", [("process.signal", {"rank": 1}, STOP, 1.0, 2.0)], 1),
@@ -83,7 +105,7 @@ Broken = tuple[str, dict[str, Any], dict[str, Any], float, float | None]
             1,
         ),
         ("straggler", "peer", [("process.limit", {"rank": 1}, {"cpu": 0.1}, 1.0, 0.5)], 1),
-        ("memory-pressure", "peer", [("process.oom", {"rank": 1}, {"headroom": 0}, 1.0, None)], 1),
+        ("memory-pressure", "peer", [("process.oom", {"rank": 1}, {}, 1.0, None)], 1),
         ("node-loss", "peer", [("power.off", {"node": 1}, {}, 1.0, 3.0)], 1),
     ],
 )
@@ -92,13 +114,7 @@ def test_each_breaks_what_it_says(
 ) -> None:
     experiment = shipped[name]
     found = [
-        (
-            fault.inject,
-            fault.on.model_dump(exclude_none=True),
-            {key: value for key, value in fault.with_.items() if value is not None},
-            fault.after,
-            fault.for_,
-        )
+        (fault.inject, fault.on.model_dump(exclude_none=True), written(fault), fault.after, fault.for_)
         for fault in experiment.faults
     ]
     assert found == faults

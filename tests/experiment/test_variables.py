@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from experiment_documents import Load, Refused
 
-from chaos.experiment.nodes import plain
-from chaos.experiment.reader import compose
+from chaos.documents.nodes import plain
+from chaos.documents.reader import compose
 
 
 @pytest.mark.parametrize(

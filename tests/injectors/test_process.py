@@ -210,14 +210,16 @@ def test_nobody_hits_itself_or_what_is_above() -> None:
 def test_what_the_agent_has_started_is_never_hit(script: str) -> None:
     """Its guardian, that is; and what its children have started."""
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-        states = {pid: kernel.stat_fields(pid) for pid in kernel.processes()}
-        family = [pid for pid, fields in states.items() if fields and int(fields[3]) == child.pid]  # by session
-        for pid in family:
-            with pytest.raises(InjectorError, match=f"process {pid} was started by this agent, such as its guardian"):
-                Signal().plan(ordered("KILL", process_of(pid)))
-        os.killpg(child.pid, signal.SIGKILL)
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+            states = {pid: kernel.stat_fields(pid) for pid in kernel.processes()}
+            family = [pid for pid, fields in states.items() if fields and int(fields[3]) == child.pid]  # by session
+            for pid in family:
+                with pytest.raises(InjectorError, match=f"process {pid} was started by this agent, such as its"):
+                    Signal().plan(ordered("KILL", process_of(pid)))
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
     assert len(family) == (1 if script == IDLE else 2)
 
 

@@ -17,8 +17,7 @@ import pytest
 from lab_help import eventually
 
 from chaos.engine.catalogue import catalogue
-from chaos.experiment import load
-from chaos.experiment.errors import DocumentErrors
+from chaos.experiment import DocumentErrors, load
 from injectors import _processes, kernel
 from injectors.contract import InjectorError, Order, Target, UndoRecord
 from injectors.limits import LimitParams, OomParams

@@ -20,6 +20,7 @@ from typing import Any
 from chaos.engine import plan as plans
 from chaos.engine.agents import Agents
 from chaos.engine.catalogue import catalogue
+from chaos.engine.cluster import LabCluster
 from chaos.engine.faults import Conductor
 from chaos.engine.journal import Journal
 from chaos.engine.ledger import Ledger
@@ -52,7 +53,7 @@ def main() -> None:
     if config["agent"]:
         lab_transport.COMMAND = [sys.executable, "-c", config["agent"]]
     plan = plans.draw(loads(config["document"], catalogue(), {}), datetime.now(UTC), config["seed"])
-    agents = Agents(LabClient(Path(config["lab"])), folder, folder / "controller")
+    agents = Agents(LabCluster(LabClient(Path(config["lab"])), plan.lab, folder, folder / "controller"))
     journal = Journal(folder / "journal.jsonl", plan.run)
     ledger = Ledger.open()
     ledger.begin_run(plan.run, folder, os.getpid())
@@ -63,7 +64,6 @@ def main() -> None:
             plan,
             replace(fault, implementation=flaky.IMPLEMENTATIONS[fault.spec.inject]) if config["flaky"] else fault,
             gate_ns=gate_ns,
-            lab=config["lab"],
             agents=agents,
             live=Processes(config["ranks"]),
             journal=journal,

@@ -20,7 +20,7 @@ from chaos.lab.cluster import Lab
 from chaos.lab.topology import LabSpec
 from chaos.transport import lab as lab_transport
 from chaos.transport import local
-from chaos.transport.pipe import AgentClient, AgentError, Clock
+from chaos.transport.pipe import AgentClient, AgentError, Clock, ClockKeeper
 
 Events = queue.SimpleQueue[dict[str, Any]]
 
@@ -140,9 +140,21 @@ def test_an_agent_that_cannot_work_says_why(tmp_path: Path, events: Events) -> N
 
 
 def test_an_agent_that_does_not_start_says_so(tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "COMMAND", ["/bin/false"])
+    monkeypatch.setattr(local, "AGENT", "no.such.agent")
     with pytest.raises(AgentError, match="the agent of the controller does not start"):
         local.start(tmp_path / "state", tmp_path / "log", events.put)
+
+
+def test_the_shortest_round_trip_tells_the_clock_until_drift_may_have_made_it_worse() -> None:
+    keeper = ClockKeeper()
+    keeper.add(0, 1_000_050_000, 100_000)  # 0.1 ms
+    assert keeper.clock == Clock(1_000_000_000, 50_000)
+    keeper.add(0, 1_002_000_000, 2_000_000)  # 2 ms: says less
+    assert keeper.clock.uncertainty_ns == 50_000
+    keeper.add(1_000_000_000, 2_000_110_000, 1_000_200_000)  # 0.2 ms, a second later: at 100 ppm the old one may be off
+    assert keeper.clock == Clock(1_000_010_000, 100_000)
+    keeper.add(1_000_200_000, 2_000_240_000, 1_000_260_000)
+    assert keeper.clock.uncertainty_ns == 30_000, "a shorter one is always better"
 
 
 # -- an agent made of two pipes ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from chaos.experiment.errors import Finding, describe, suggestion
+from chaos.documents.errors import Finding, describe, suggestion
 
 _EXPECTED = {
     "int_type": "a whole number",

@@ -23,17 +23,32 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from chaos.experiment.errors import DocumentErrors, Problem
-from chaos.experiment.nodes import Items, Mark, Node, Scalar, Table
-from chaos.experiment.scalars import VariableError, Variables, typed
+from chaos.documents.errors import DocumentErrors, Problem
+from chaos.documents.nodes import Items, Mark, Node, Scalar, Table
+from chaos.documents.scalars import VariableError, Variables, typed
 
-_LONGEST_DOCUMENT = 1 << 20  # characters; an experiment is a page
 _DEEPEST = 40
-_MOST_NODES = 20_000  # counted with aliases followed, so that a few lines cannot unfold into gigabytes
 
 _STRING_TAGS = ("!", "tag:yaml.org,2002:str")
 _PLAIN_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))
 _COLLECTION_TAGS = ("!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What kind of document is read: the words in which it is spoken of, and how much of it there may be.
+
+    Attributes:
+        about: one such document, with its article.
+        begin: the line with which it begins.
+        longest: characters.
+        most: values, counted with aliases followed, so that a few lines cannot unfold into gigabytes.
+    """
+
+    about: str = "a document"
+    begin: str = "KEY: VALUE"
+    longest: int = 1 << 20
+    most: int = 20_000
 
 
 @dataclass
@@ -66,14 +81,15 @@ def read(path: str | pathlib.Path) -> str:
         raise _fatal(name, Mark(line, column), f"found the byte 0x{byte:02x}; write the file as UTF-8") from None
 
 
-def compose(text: str, file: str, environ: Mapping[str, str]) -> Document:
+def compose(text: str, file: str, environ: Mapping[str, str], form: Form | None = None) -> Document:
     """Read one document whose root is a mapping.
 
     Raises ``DocumentErrors`` where the text is not YAML at all; what can be read past is in ``Document.problems``.
     """
-    if len(text) > _LONGEST_DOCUMENT:
-        raise _fatal(file, Mark(1, 1), f"found {len(text)} characters; write at most {_LONGEST_DOCUMENT}")
-    composer = _Composer(Variables(environ))
+    form = form or Form()
+    if len(text) > form.longest:
+        raise _fatal(file, Mark(1, 1), f"found {len(text)} characters; write at most {form.longest}")
+    composer = _Composer(Variables(environ), form)
     try:
         root = composer.document(YAML(typ="safe", pure=True).parse(text))
     except MarkedYAMLError as error:
@@ -103,8 +119,9 @@ class _Unusable(Exception):
 class _Composer:
     """Puts the parser's events together into a tree."""
 
-    def __init__(self, variables: Variables) -> None:
+    def __init__(self, variables: Variables, form: Form) -> None:
         self.variables = variables
+        self.form = form
         self.problems: list[tuple[Mark, str]] = []
         self.unread: set[Mark] = set()
         self._anchors: dict[str, tuple[Node, int, int]] = {}
@@ -119,15 +136,15 @@ class _Composer:
                 continue
             mark = _mark(event)
             if root is not None:
-                raise _Unusable(mark, "a second document starts here; write one experiment a file")
+                raise _Unusable(mark, f"a second document starts here; write {self.form.about} a file")
             if event.version not in (None, (1, 2)):
                 raise _Unusable(mark, "found another version of YAML; write %YAML 1.2, or no directive")
             root = self._node(next(events), events, 0)
         if root is None or (isinstance(root, Scalar) and root.value is None):
-            raise _Unusable(Mark(1, 1), "the document is empty; write an experiment")
+            raise _Unusable(Mark(1, 1), f"the document is empty; write {self.form.about}")
         if not isinstance(root, Table):
             found = "a list" if isinstance(root, Items) else f"{root.value!r}"
-            raise _Unusable(root.mark, f"found {found}; write a mapping that starts with 'experiment: NAME'")
+            raise _Unusable(root.mark, f"found {found}; write a mapping that starts with '{self.form.begin}'")
         return root
 
     def _node(self, event: Any, events: Iterator[Any], depth: int, key_mark: Mark | None = None) -> Node:
@@ -220,8 +237,8 @@ class _Composer:
 
     def _count(self, mark: Mark, size: int) -> None:
         self._nodes += size
-        if self._nodes > _MOST_NODES:
-            raise _Unusable(mark, f"more than {_MOST_NODES} values (aliases count each time); write fewer")
+        if self._nodes > self.form.most:
+            raise _Unusable(mark, f"more than {self.form.most} values (aliases count each time); write fewer")
 
     def _foreign_tag(self, event: Any, mark: Mark) -> None:
         self.problems.append((mark, f"found the tag {event.tag}; remove it (of tags, only those of YAML's core count)"))
