@@ -70,11 +70,20 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         child.communicate()
 
 
+FAULTS: set[str] = set()
+
+
+def fault_id() -> str:
+    """A fault's id that no other test of this machine has."""
+    FAULTS.add(name := f"f-{uuid.uuid4().hex}")
+    return name
+
+
 @pytest.fixture(autouse=True)
 def nothing_of_ours_is_left() -> Iterator[None]:
-    before = set(_cgroup.found())
+    FAULTS.clear()
     yield
-    left = set(_cgroup.found()) - before
+    left = [path for path in _cgroup.found() if Group.at(path).fault in FAULTS]
     for path in left:  # so that the next test begins with a clean slate
         Limit().clear(Stray("", path, {"path": path}))
     assert not left
@@ -132,7 +141,7 @@ def process_of(pid: int) -> dict[str, int]:
 def prepared(params: LimitParams | OomParams, pid: int) -> tuple[Limit | Oom, UndoRecord]:
     made_by, duration = (Limit, 60.0) if isinstance(params, LimitParams) else (Oom, None)
     injector = made_by()
-    order = Order(f"f-{uuid.uuid4().hex}", params, Target(node=0, rank=1, process=process_of(pid)), duration)
+    order = Order(fault_id(), params, Target(node=0, rank=1, process=process_of(pid)), duration)
     record = injector.plan(order)
     record.boot = kernel.boot_id()
     injector.prepare(record)
@@ -255,7 +264,7 @@ def test_a_share_that_a_cgroup_above_does_not_have_is_refused(start: Start, home
     enter(mine, child.pid)
     injector = Limit()
     record = injector.plan(
-        Order("f-more", LimitParams(cpu=0.5), Target(node=0, rank=1, process=process_of(child.pid)), 1.0)
+        Order(fault_id(), LimitParams(cpu=0.5), Target(node=0, rank=1, process=process_of(child.pid)), 1.0)
     )
     with pytest.raises(InjectorError, match="a cgroup above allows less than that already"):
         injector.prepare(record)
@@ -339,7 +348,7 @@ def test_a_process_that_dies_meanwhile_leaves_nothing(start: Start) -> None:
 def test_one_that_dies_before_it_is_moved_is_told(start: Start) -> None:
     child = start(IDLE)
     injector = Limit()
-    order = Order("f-gone", LimitParams(cpu=0.1), Target(node=0, rank=1, process=process_of(child.pid)), 1.0)
+    order = Order(fault_id(), LimitParams(cpu=0.1), Target(node=0, rank=1, process=process_of(child.pid)), 1.0)
     record = injector.plan(order)
     child.kill()
     child.wait()
@@ -353,7 +362,7 @@ def test_a_process_in_another_faults_cgroup_is_refused(start: Start) -> None:
     injector, record = prepared(LimitParams(cpu=0.1), child.pid)
     with pytest.raises(InjectorError, match="the cgroup of another fault"):
         Limit().plan(
-            Order("f-second", LimitParams(cpu=0.5), Target(node=0, rank=1, process=process_of(child.pid)), 1.0)
+            Order(fault_id(), LimitParams(cpu=0.5), Target(node=0, rank=1, process=process_of(child.pid)), 1.0)
         )
     undone(injector, record)
 
@@ -363,7 +372,7 @@ def test_each_of_several_processes_has_a_limit_of_its_own(start: Start) -> None:
     children = [start(f"# {mark}\n{BUSY}") for _ in range(2)]
     injector = Limit()
     record = injector.plan(
-        Order("f-several", LimitParams(cpu=0.1, argv_matches=mark, which="all"), Target(node=0), 60.0)
+        Order(fault_id(), LimitParams(cpu=0.1, argv_matches=mark, which="all"), Target(node=0), 60.0)
     )
     record.boot = kernel.boot_id()
     injector.prepare(record)
@@ -377,7 +386,7 @@ def test_each_of_several_processes_has_a_limit_of_its_own(start: Start) -> None:
 def test_what_matches_nothing_and_may_be_missing_limits_nobody() -> None:
     params = LimitParams(cpu=0.1, argv_matches=f"m{uuid.uuid4().hex}", missing="ok")
     injector = Limit()
-    record = injector.plan(Order("f-none", params, Target(node=0), 1.0))
+    record = injector.plan(Order(fault_id(), params, Target(node=0), 1.0))
     injector.prepare(record)
     injector.inject(record)
     assert injector.witness(record, "during", 0.1).effective is False
@@ -503,14 +512,14 @@ def test_what_the_oom_killer_never_takes_is_refused(start: Start, monkeypatch: p
     # Not every root may write it.
     monkeypatch.setattr(_cgroup, "figure", {f"/proc/{child.pid}/oom_score_adj": -1000}.__getitem__)
     with pytest.raises(InjectorError, match="the OOM killer never takes it"):
-        Oom().plan(Order("f-oom", OomParams(), Target(node=0, rank=1, process=process_of(child.pid)), None))
+        Oom().plan(Order(fault_id(), OomParams(), Target(node=0, rank=1, process=process_of(child.pid)), None))
 
 
 def test_memory_and_memory_high_need_version_2(start: Start) -> None:
     version_1("memory")
     params = LimitParams(memory=2**20, memory_high=2**20)
     with pytest.raises(InjectorError, match="memory and memory_high together need version 2"):
-        Limit().plan(Order("f-both", params, Target(node=0, rank=1, process=process_of(start(IDLE).pid)), 1.0))
+        Limit().plan(Order(fault_id(), params, Target(node=0, rank=1, process=process_of(start(IDLE).pid)), 1.0))
 
 
 # -- input and output -------------------------------------------------------------------------------------------------
@@ -557,7 +566,7 @@ def test_a_disk_that_is_not_there_is_refused(start: Start) -> None:
     for disk, told in (("/dev/sdzz", "no disk /dev/sdzz on this node"), ("/dev/null", "/dev/null is no disk")):
         params = LimitParams(write=8e6, disk=disk)
         with pytest.raises(InjectorError, match=told):
-            Limit().plan(Order("f-disk", params, Target(node=0, rank=1, process=process_of(child.pid)), 1.0))
+            Limit().plan(Order(fault_id(), params, Target(node=0, rank=1, process=process_of(child.pid)), 1.0))
 
 
 # -- version 2: a home that hands controllers on holds no process -----------------------------------------------------
