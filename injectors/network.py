@@ -243,10 +243,9 @@ class LinkDownParams:
 
 
 @dataclass(frozen=True)
-class FlapParams:
+class FlapParams(LinkDownParams):
     """Parameters of ``net.flap``."""
 
-    interface: str = field(metadata={"help": "the kernel's name of the interface, such as rdma0; never a control one"})
     down: Seconds = field(default=0.2, metadata={"help": "how long it is down each time"})
     up: Seconds = field(default=0.5, metadata={"help": "how long it is up in between"})
 
@@ -295,7 +294,7 @@ class LinkDown:
         if not support.possible:
             raise InjectorError(f"{self.kind} is not possible here; missing: " + "; ".join(support.missing))
         with contextlib.closing(Interface(order.params.interface)) as there:
-            _control.refuse_interface(there.netlink, there.index, there.name)
+            _control.refuse_interface(there, there.index, there.name)
             if there.name == "lo":
                 raise InjectorError("lo is never a target: nothing on the node works without it")
             state = there.state()
@@ -371,11 +370,11 @@ class LinkDown:
         kept = namespaces.identity(_OWN)
         return [
             Stray(
-                f"link:{kept['inode']}:{name}",
-                f"interface {name} with the alias {alias} (fault {alias[len(MARK) :]})",
-                {"namespace": kept, "interface": name, "alias": alias, "boot": kernel.boot_id()},
+                f"link:{kept['inode']}:{link.name}",
+                f"interface {link.name} with the alias {link.alias} (fault {link.alias[len(MARK) :]})",
+                {"namespace": kept, "interface": link.name, "alias": link.alias, "boot": kernel.boot_id()},
             )
-            for name, alias in marked()
+            for link in marked()
         ]
 
     def clear(self, stray: Stray) -> None:
