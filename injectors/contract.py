@@ -61,6 +61,11 @@ class Support:
         """Whether nothing is missing."""
         return not self.missing
 
+    def require(self, kind: str) -> None:
+        """Raise InjectorError if this kind of fault is not possible."""
+        if self.missing:
+            raise InjectorError(f"{kind} is not possible here; missing: " + "; ".join(self.missing))
+
 
 @dataclass(frozen=True)
 class Target:

@@ -143,10 +143,7 @@ class Blackhole:
                 "or between runs lower the bandwidth mode or block links"
             )
         else:
-            switch = kernel.open_network(target.namespaces["nvswitch"])
-            with kernel.inside(switch):
-                problem = _nftables_problem()
-            os.close(switch)
+            problem = kernel.made_inside(kernel.open_network(target.namespaces["nvswitch"]), _nftables_problem)
             if problem:
                 missing.append(problem)
         for gpu in (params.source, params.to):
@@ -157,18 +154,13 @@ class Blackhole:
 
     def plan(self, order: Order) -> UndoRecord:
         """Keep where the switch and the GPUs are; refuse a path that is not there."""
-        support = self.support(order.params, order.target)
-        if not support.possible:
-            raise InjectorError("fabric.blackhole is not possible here; missing: " + "; ".join(support.missing))
+        self.support(order.params, order.target).require(self.kind)
         ports = [_port_of(order.params.source), _port_of(order.params.to)]
         switch = kernel.open_network(order.target.namespaces["nvswitch"])
-        try:
-            with kernel.inside(switch), contextlib.closing(Links()) as links:
-                for port in ports:
-                    if links.find(port) is None:
-                        raise InjectorError(f"the NVSwitch has no port {port}")
-        finally:
-            os.close(switch)
+        with contextlib.closing(kernel.made_inside(switch, Links)) as links:
+            for port in ports:
+                if links.find(port) is None:
+                    raise InjectorError(f"the NVSwitch has no port {port}")
         dead = ports[1:] if order.params.direction == "forward" else ports
         switch_before = namespaces.identity(order.target.namespaces["nvswitch"])
         before = {"table": f"{_MARK}{order.fault}", "ports": ports, "dead": dead, "switch": switch_before}
@@ -283,11 +275,7 @@ class Blackhole:
 
 def _in_switch(switch: int, table: str, ports: Sequence[str]) -> TimedDrop:
     """A table in a switch, there or not; closes the descriptor of the switch's namespace."""
-    try:
-        with kernel.inside(switch):
-            return TimedDrop(table, ports)
-    finally:
-        os.close(switch)
+    return kernel.made_inside(switch, lambda: TimedDrop(table, ports))
 
 
 def _path_name(switch: int, ports: Iterable[str]) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from typing import Dict, Iterator, List, Optional
+from typing import Callable, Dict, Iterator, List, Optional, TypeVar
 
 from injectors.contract import InjectorError
+
+T = TypeVar("T")
 
 _NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,6 +45,15 @@ def inside(fd: int) -> Iterator[None]:
             _setns(here)
     finally:
         os.close(here)
+
+
+def made_inside(fd: int, make: Callable[[], T]) -> T:
+    """What ``make`` gives in a network namespace, whose descriptor is closed: a socket made there stays there."""
+    try:
+        with inside(fd):
+            return make()
+    finally:
+        os.close(fd)
 
 
 def boot_id() -> str:

@@ -160,9 +160,7 @@ class _InGroups(ABC):
 
     def plan(self, order: Order) -> UndoRecord:
         """Find the processes, their cgroups, and how ours will be called; make nothing."""
-        support = self.support(order.params, order.target)
-        if not support.possible:
-            raise InjectorError(f"{self.kind} is not possible here; missing: " + "; ".join(support.missing))
+        self.support(order.params, order.target).require(self.kind)
         found = self._resolver.find(order)
         groups: List[Group] = []
         for number, target in enumerate(found.processes):

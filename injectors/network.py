@@ -110,9 +110,7 @@ class Partition:
 
     def plan(self, order: Order) -> UndoRecord:
         """Refuse to cut off the controller; keep where the node's interfaces are."""
-        support = self.support(order.params, order.target)
-        if not support.possible:
-            raise InjectorError("net.partition is not possible here; missing: " + "; ".join(support.missing))
+        self.support(order.params, order.target).require(self.kind)
         _control.refuse_network(_networks(order.params.peers))
         before = {"table": f"{_TABLE}{order.fault}", "namespace": namespaces.identity(_OWN)}
         return UndoRecord.of(self, order, before)
@@ -218,13 +216,7 @@ class Partition:
 def _table(kept: Dict[str, Any], boot: str, name: str) -> Optional[PeerDrop]:
     """A table in a namespace that a record keeps, there or not; ``None`` where the namespace has gone."""
     network = namespaces.find(kept, boot)
-    if network is None:
-        return None
-    try:
-        with kernel.inside(network):
-            return PeerDrop(name, ())
-    finally:
-        os.close(network)
+    return None if network is None else kernel.made_inside(network, lambda: PeerDrop(name, ()))
 
 
 def _told(peer: str, answers: Answers) -> str:
@@ -290,9 +282,7 @@ class LinkDown:
 
     def plan(self, order: Order) -> UndoRecord:
         """Keep all that must come back; refuse a control interface, and one that is down or marked already."""
-        support = self.support(order.params, order.target)
-        if not support.possible:
-            raise InjectorError(f"{self.kind} is not possible here; missing: " + "; ".join(support.missing))
+        self.support(order.params, order.target).require(self.kind)
         with contextlib.closing(Interface(order.params.interface)) as there:
             _control.refuse_interface(there, there.index, there.name)
             if there.name == "lo":
@@ -461,9 +451,6 @@ def _interface(record: UndoRecord) -> Optional[Interface]:
 def _at(network: int, name: str) -> Optional[Interface]:
     """An interface in a namespace, whose descriptor is closed; ``None`` if there is none."""
     try:
-        with kernel.inside(network):
-            return Interface(name)
+        return kernel.made_inside(network, lambda: Interface(name))
     except InjectorError:
         return None
-    finally:
-        os.close(network)

@@ -107,9 +107,7 @@ class Throttle:
 
     def plan(self, order: Order) -> UndoRecord:
         """Keep where both ends are; refuse a link whose former state could not be brought back."""
-        support = self.support(order.params, order.target)
-        if not support.possible:
-            raise InjectorError("pcie.throttle is not possible here; missing: " + "; ".join(support.missing))
+        self.support(order.params, order.target).require(self.kind)
         ends = _ends(order.target)
         for end in ends:
             with _at(kernel.open_network(end["namespace"]["path"]), end["name"]) as there:
@@ -278,12 +276,7 @@ def _at(network: int, name: Optional[str] = None) -> Iterator[Optional[LinkEnd]]
 
     Without a name it is none in particular yet.
     """
-    try:
-        with kernel.inside(network):
-            end = LinkEnd()
-    finally:
-        os.close(network)
-    with contextlib.closing(end):
+    with contextlib.closing(kernel.made_inside(network, LinkEnd)) as end:
         yield end if name is None or end.choose(name) is not None else None
 
 

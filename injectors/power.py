@@ -109,9 +109,7 @@ class PowerOff:
 
     def plan(self, order: Order) -> UndoRecord:
         """Keep the node's boot id; refuse a node that is off already."""
-        support = self.support(order.params, order.target)
-        if not support.possible:
-            raise InjectorError("power.off is not possible here; missing: " + "; ".join(support.missing))
+        self.support(order.params, order.target).require(self.kind)
         node = self._node(order.target.lab, order.target.node)
         if node["power"] != "on":
             raise InjectorError(f"node {order.target.node} is {node['power']}: its power cannot be lost")
