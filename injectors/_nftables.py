@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, List, NamedTuple, Optional, Sequence, Tuple
 
 from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_NFTABLES, nfgen_msg, nftsocket
@@ -23,6 +24,7 @@ from injectors._control import Network
 from injectors._netlink import ACK, CREATE, DUMP, EXCLUSIVE
 from injectors.contract import StillHeld
 
+MARK = "chaos_"  # and the fault's id: the name of a table of ours
 _FAMILY_INET, _FAMILY_BRIDGE = 1, 7  # NFPROTO_*
 _HOOK_FORWARD = 2  # NF_BR_FORWARD
 _HOOK_PREROUTING, _HOOK_POSTROUTING = 0, 4  # NF_INET_*
@@ -56,7 +58,7 @@ class Table(NamedTuple):
     owner: Optional[int]
 
 
-class _OwnTable:
+class _OwnTable(ABC):
     """One table of ours. Open it inside the network namespace that is meant: its netlink socket stays there.
 
     Everything raises OSError with the kernel's error number where the kernel refuses: EOPNOTSUPP or ENOENT where it has
@@ -113,9 +115,9 @@ class _OwnTable:
             *self._contents(),
         )
 
+    @abstractmethod
     def _contents(self) -> List[Any]:
         """The table's chains and rules."""
-        raise NotImplementedError
 
     def _chain(self, name: str, hook: int, priority: int) -> Any:
         attributes = [
@@ -182,6 +184,10 @@ class _OwnTable:
             Table(table.get_attr("NFTA_TABLE_NAME"), table.get_attr("NFTA_TABLE_OWNER"))
             for table in self._list(_TableMessage, nftsocket.NFT_MSG_GETTABLE, [])
         ]
+
+    def marked(self) -> List[str]:
+        """The names of those that bear our mark."""
+        return [table.name for table in self.tables() if table.name.startswith(MARK)]
 
     def _list(self, form: Any, kind: int, attributes: List[Tuple[str, Any]]) -> List[Any]:
         found = []

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Dict, Iterable, List, Literal, Mapping, Option
 
 from injectors import kernel, namespaces
 from injectors._links import Links
-from injectors._nftables import TimedDrop
+from injectors._nftables import MARK, TimedDrop
 from injectors.contract import (
     GPU,
     Evidence,
@@ -35,7 +35,6 @@ from injectors.contract import (
 # The kernel ends the fault by itself so much after its end, if the agent has not ended it to the millisecond: nftables
 # counts time-outs in timer ticks (4 ms at HZ=250), so the kernel alone would be up to a tick early or late.
 _KERNEL_MARGIN = 0.02
-_MARK = "chaos_"  # a table of ours: its name is this and the fault's id
 _PROBE_GAP = 0.004
 _PROBE_PATIENCE = 0.02
 
@@ -163,7 +162,7 @@ class Blackhole:
                     raise InjectorError(f"the NVSwitch has no port {port}")
         dead = ports[1:] if order.params.direction == "forward" else ports
         switch_before = namespaces.identity(order.target.namespaces["nvswitch"])
-        before = {"table": f"{_MARK}{order.fault}", "ports": ports, "dead": dead, "switch": switch_before}
+        before = {"table": f"{MARK}{order.fault}", "ports": ports, "dead": dead, "switch": switch_before}
         return UndoRecord.of(self, order, before)
 
     def devices(self, order: Order) -> Tuple[str, ...]:
@@ -256,11 +255,11 @@ class Blackhole:
         kept = namespaces.identity(target.namespaces["nvswitch"])
         found = []
         with contextlib.closing(_in_switch(kernel.open_network(kept["path"]), "", ())) as switch:
-            names = [table.name for table in switch.tables() if table.name.startswith(_MARK)]
+            names = switch.marked()
         for name in names:
             with contextlib.closing(_in_switch(kernel.open_network(kept["path"]), name, ())) as table:
                 ports = table.ports()
-            text = f"nftables table bridge {name} in the NVSwitch (fault {name[len(_MARK) :]})"
+            text = f"nftables table bridge {name} in the NVSwitch (fault {name[len(MARK) :]})"
             device = _path_name(kept["inode"], ports or (name,))
             found.append(Stray(device, text, {"switch": kept, "table": name, "boot": kernel.boot_id()}))
         return found

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Type
 
-from injectors import _control, kernel, namespaces
+from injectors import _control, _nftables, kernel, namespaces
 from injectors._control import Network
 from injectors._interfaces import MARK, Interface, State, marked
 from injectors._nftables import PeerDrop
@@ -31,7 +31,6 @@ from injectors.contract import (
 )
 
 _OWN = "/proc/thread-self/ns/net"  # the node's: the agent is in it
-_TABLE = "chaos_"
 _KERNEL_MARGIN = 0.02  # seconds by which the kernel's time-out outlasts the agent's own end: it counts in ticks
 _MOST_ASKED = 3  # peers whose answers are a witness
 
@@ -112,7 +111,7 @@ class Partition:
         """Refuse to cut off the controller; keep where the node's interfaces are."""
         self.support(order.params, order.target).require(self.kind)
         _control.refuse_network(_networks(order.params.peers))
-        before = {"table": f"{_TABLE}{order.fault}", "namespace": namespaces.identity(_OWN)}
+        before = {"table": f"{_nftables.MARK}{order.fault}", "namespace": namespaces.identity(_OWN)}
         return UndoRecord.of(self, order, before)
 
     def devices(self, order: Order) -> Tuple[str, ...]:
@@ -192,14 +191,14 @@ class Partition:
         kept = namespaces.identity(_OWN)
         try:
             with contextlib.closing(PeerDrop("", ())) as tables:
-                names = [table.name for table in tables.tables() if table.name.startswith(_TABLE)]
+                names = tables.marked()
         except OSError:  # no nftables here, so no table of ours either
             return []
         boot = kernel.boot_id()
         return [
             Stray(
                 f"table:{kept['inode']}:{name}",
-                f"nftables table inet {name} (fault {name[len(_TABLE) :]})",
+                f"nftables table inet {name} (fault {name[len(_nftables.MARK) :]})",
                 {"namespace": kept, "table": name, "boot": boot},
             )
             for name in names
