@@ -6,16 +6,20 @@ document says of an argument vector plays no part any more once the process is f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
+import signal
+import time
 from dataclasses import asdict, dataclass, field
-from typing import Any, Collection, Dict, List, Literal, Optional, Tuple
+from typing import Any, Collection, Dict, List, Literal, Optional, Sequence, Tuple
 
 from injectors import kernel
-from injectors.contract import InjectorError, Order
+from injectors.contract import Evidence, InjectorError, Order, Phase
 
 _ID = re.compile(r"[0-9a-f]{12,64}")  # a container's id, in full or as `docker ps` shows it
+CPU_SAMPLE = 0.03  # seconds between two looks at the CPU time of processes
 _MOST_SHOWN, _LONGEST_SHOWN = 10, 120  # processes in an error, and characters of an argument vector
 _OURS = ("chaos.agent.main", "guardian.main()")  # in the argument vectors of agents and guardians, whoever's they are
 _CRITERIA = ("argv", "argv_matches", "device", "cgroup", "container", "slurm_job")
@@ -347,6 +351,60 @@ def runs(process: Dict[str, int]) -> bool:
     """Whether it is still there and still that process, not merely waiting to be reaped."""
     fields = kernel.stat_fields(process["pid"])
     return fields is not None and int(fields[19]) == process["start"] and fields[0] not in "ZX"
+
+
+def is_stopped(process: Dict[str, int]) -> bool:
+    """Whether it is still that process, and in a stopped state."""
+    fields = kernel.stat_fields(process["pid"])
+    return fields is not None and int(fields[19]) == process["start"] and fields[0] in "Tt"
+
+
+def resume(process: Dict[str, int]) -> None:
+    """Continue it, if it is still that process."""
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(process["pid"])
+        try:
+            if kernel.start_ticks(process["pid"]) == process["start"]:
+                signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+        finally:
+            os.close(pidfd)
+
+
+def watch_stopped(processes: Sequence[Dict[str, int]], phase: Phase, budget: float, whose: str = "") -> List[Evidence]:
+    """Whether each of them is stopped and uses no CPU meanwhile.
+
+    Args:
+        whose: said behind each process.
+    """
+    first = [kernel.stat_fields(each["pid"]) for each in processes]
+    time.sleep(min(CPU_SAMPLE, budget / 2))
+    seen = []
+    for wanted, before in zip(processes, first):
+        now = kernel.stat_fields(wanted["pid"])
+        called = f"process {wanted['pid']}{whose}"
+        if before is None or now is None or int(now[19]) != wanted["start"]:
+            seen.append(Evidence(False if phase == "after" else None, f"{called} has gone", {"alive": False}))
+            continue
+        ticks = sum(int(now[k]) - int(before[k]) for k in (11, 12))  # utime and stime
+        text = f"{called} is in state {now[0]} and used {ticks} ticks of CPU meanwhile"
+        seen.append(Evidence(now[0] in "Tt" and ticks == 0, text, {"state": now[0], "cpu_ticks": ticks}))
+    return seen
+
+
+def all_effective(seen: Sequence[Evidence]) -> Optional[bool]:
+    """Whether a fault is in effect on each of several; ``None`` where it is on none certain not to be."""
+    if all(each.effective for each in seen):
+        return True
+    return False if any(each.effective is False for each in seen) else None
+
+
+def signal_problem(name: str, duration: Optional[float]) -> Optional[str]:
+    """What is wrong with a signal and a `for:`; ``None`` where they fit."""
+    if name == "STOP" and duration is None:
+        return "a STOP needs `for:`, the time after which the process is continued"
+    if name != "STOP" and duration is not None:
+        return f"a {name} is over at once: `for:` belongs to STOP alone"
+    return None
 
 
 def namespace() -> int:

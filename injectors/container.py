@@ -7,7 +7,6 @@ ours, so there is nothing that a search without records could find.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any, ClassVar, Dict, List, Literal, Mapping, Optional, Tuple, Type
 
-from injectors import kernel
+from injectors import _processes, kernel
 from injectors._containers import (
     LABEL,
     SOCKET_HELP,
@@ -51,7 +50,6 @@ from injectors.contract import (
     UndoRecord,
 )
 
-_CPU_SAMPLE = 0.03  # seconds between two looks at the CPU time of processes
 _LOOK_AGAIN = 0.01  # seconds
 _MOST_GRACE = 4.0  # seconds: the fault has to be there before its deadline
 _STOP_MARGIN = 1.0  # seconds for an engine to act on what has been ordered
@@ -218,11 +216,7 @@ class SignalParams:
 
     def problem(self, duration: Optional[float]) -> Optional[str]:
         """What is wrong with this signal and this `for:`; ``None`` where they fit."""
-        if self.signal == "STOP" and duration is None:
-            return "a STOP needs `for:`, the time after which the process is continued"
-        if self.signal != "STOP" and duration is not None:
-            return f"a {self.signal} is over at once: `for:` belongs to STOP alone"
-        return None
+        return _processes.signal_problem(self.signal, duration)
 
 
 class Signal(_Fault):
@@ -285,9 +279,10 @@ class Signal(_Fault):
     def witness(self, record: UndoRecord, phase: Phase, budget: float) -> Evidence:
         """Look at the process (dead, stopped, or running), and at what the engine makes of it."""
         if record.params["signal"] == "STOP":
-            return self._witness_stop(record, phase, budget)
+            [seen] = _processes.watch_stopped([record.before], phase, budget, f" of {_words(record)}")
+            return seen
         if phase == "before":
-            alive = self._alive(record)
+            alive = _processes.runs(record.before)
             return Evidence(not alive, f"{_words(record)} {'runs' if alive else 'has ended'}", {"alive": alive})
         end = time.monotonic() + budget
         if phase == "after":
@@ -301,14 +296,9 @@ class Signal(_Fault):
         process = f"process {record.before['pid']} of {_words(record)} has ended ({waited:.1f} ms later)"
         return Evidence(True, f"{process}; {text}", {"ended": True, **numbers})
 
-    @staticmethod
-    def _alive(record: UndoRecord) -> bool:
-        fields = kernel.stat_fields(record.before["pid"])
-        return fields is not None and fields[0] not in "ZX" and int(fields[19]) == record.before["start"]
-
     def _ends_within(self, record: UndoRecord, budget: float) -> bool:
         if self._pidfd is None:
-            return not self._alive(record)
+            return not _processes.runs(record.before)
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(budget * 1000))
@@ -356,38 +346,17 @@ class Signal(_Fault):
             return f"it is back by itself (restart policy {policy}): {life(container)}", numbers
         return f"it is {life(container)} (restart policy {policy})", numbers
 
-    @staticmethod
-    def _witness_stop(record: UndoRecord, phase: Phase, budget: float) -> Evidence:
-        pid = record.before["pid"]
-        first = kernel.stat_fields(pid)
-        time.sleep(min(_CPU_SAMPLE, budget / 2))
-        second = kernel.stat_fields(pid)
-        if first is None or second is None or int(second[19]) != record.before["start"]:
-            text = f"process {pid} of {_words(record)} has gone"
-            return Evidence(False if phase == "after" else None, text, {"alive": False})
-        ticks = sum(int(second[k]) - int(first[k]) for k in (11, 12))  # utime and stime
-        text = f"process {pid} of {_words(record)} is in state {second[0]} and used {ticks} ticks of CPU meanwhile"
-        return Evidence(second[0] in "Tt" and ticks == 0, text, {"state": second[0], "cpu_ticks": ticks})
-
     def undo(self, record: UndoRecord) -> int:
         """Continue a stopped process, if it is still the same one: the kernel alone is asked, not the engine."""
         if record.params["signal"] == "STOP" and record.boot == kernel.boot_id():
-            wanted = record.before
-            with contextlib.suppress(ProcessLookupError):
-                pidfd = os.pidfd_open(wanted["pid"])
-                try:
-                    if kernel.start_ticks(wanted["pid"]) == wanted["start"]:
-                        signal.pidfd_send_signal(pidfd, signal.SIGCONT)
-                finally:
-                    os.close(pidfd)
+            _processes.resume(record.before)
         return time.monotonic_ns()
 
     def residue(self, record: UndoRecord) -> List[str]:
         """A process that is still stopped."""
         if record.params["signal"] != "STOP" or record.boot != kernel.boot_id():
             return []
-        fields = kernel.stat_fields(record.before["pid"])
-        if fields is None or int(fields[19]) != record.before["start"] or fields[0] not in "Tt":
+        if not _processes.is_stopped(record.before):
             return []
         return [f"process {record.before['pid']} of {_words(record)} is still stopped"]
 
@@ -433,7 +402,7 @@ class Pause(_Fault):
         alive = processes(record.before["id"])
         held = frozen(alive[0]) if alive else None
         ticks = cpu_ticks(alive)
-        time.sleep(min(_CPU_SAMPLE, budget / 2))
+        time.sleep(min(_processes.CPU_SAMPLE, budget / 2))
         ticks = cpu_ticks(alive) - ticks
         freezer = {None: "cannot be seen", True: "holds", False: "is open"}[held]
         text = (

@@ -397,11 +397,8 @@ class Limit(_InGroups):
             text = "; ".join(f"process {pid} uses {_percent(share)} of a CPU" for pid, share in self._before.items())
             return Evidence(False, text, {"cpu": {str(pid): share for pid, share in self._before.items()}})
         seen = self._during(record, min(_LOOK, budget * 0.8))
-        effective: Optional[bool] = all(each.effective for each in seen)
-        if not effective and all(each.effective is not False for each in seen):
-            effective = None
         numbers = {str(process["pid"]): each.numbers for process, each in zip(processes, seen)}
-        return Evidence(effective, "; ".join(each.text for each in seen), {"processes": numbers})
+        return Evidence(_processes.all_effective(seen), "; ".join(each.text for each in seen), {"processes": numbers})
 
     def _during(self, record: UndoRecord, seconds: float) -> List[Evidence]:
         """What is seen of each process within that time."""

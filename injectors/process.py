@@ -27,8 +27,6 @@ from injectors.contract import (
     UndoRecord,
 )
 
-_CPU_SAMPLE = 0.03  # seconds between two looks at a process's CPU time
-
 
 @dataclass(frozen=True)
 class _What:
@@ -43,11 +41,7 @@ class SignalParams(_processes.Matching, _What):
 
     def problem(self, duration: Optional[float]) -> Optional[str]:
         """What is wrong with this signal and this `for:`; ``None`` where they fit."""
-        if self.signal == "STOP" and duration is None:
-            return "a STOP needs `for:`, the time after which the process is continued"
-        if self.signal != "STOP" and duration is not None:
-            return f"a {self.signal} is over at once: `for:` belongs to STOP alone"
-        return None
+        return _processes.signal_problem(self.signal, duration)
 
 
 class Signal:
@@ -140,7 +134,7 @@ class Signal:
             asked = record.before["asked"]
             return Evidence(False, f"no process was there to hit: nothing matched {asked}", {"processes": 0})
         if record.params["signal"] == "STOP":
-            seen = self._witness_stop(wanted, phase, budget)
+            seen = _processes.watch_stopped(wanted, phase, budget)
         else:
             end = time.monotonic() + budget
             seen = [self._witness_other(each, record.params["signal"], phase, end) for each in wanted]
@@ -150,14 +144,11 @@ class Signal:
         """What was seen of all of them: each must be hit."""
         if len(seen) == 1 and not self._early:
             return seen[0]
-        effective: Optional[bool] = all(each.effective for each in seen)
-        if not effective and all(each.effective is not False for each in seen):
-            effective = None
         text = "; ".join(each.text for each in seen)
         if self._early:
             text += f"; ended by itself before the signal: {', '.join(str(pid) for pid in self._early)}"
         numbers = {str(process["pid"]): each.numbers for process, each in zip(wanted, seen)}
-        return Evidence(effective, text, {"processes": numbers, "ended_before": self._early})
+        return Evidence(_processes.all_effective(seen), text, {"processes": numbers, "ended_before": self._early})
 
     def _witness_other(self, wanted: Dict[str, int], name: str, phase: Phase, end: float) -> Evidence:
         if phase == "before":
@@ -199,53 +190,19 @@ class Signal:
         handled = masks["SigCgt"]
         return Evidence(handled, f"SIG{name} was delivered; process {wanted['pid']} handles it and runs on", masks)
 
-    @staticmethod
-    def _witness_stop(processes: List[Dict[str, int]], phase: Phase, budget: float) -> List[Evidence]:
-        first = [kernel.stat_fields(each["pid"]) for each in processes]
-        time.sleep(min(_CPU_SAMPLE, budget / 2))
-        seen = []
-        for wanted, before in zip(processes, first):
-            now = kernel.stat_fields(wanted["pid"])
-            if before is None or now is None or int(now[19]) != wanted["start"]:
-                gone = f"process {wanted['pid']} has gone"
-                seen.append(Evidence(False if phase == "after" else None, gone, {"alive": False}))
-                continue
-            ticks = sum(int(now[k]) - int(before[k]) for k in (11, 12))  # utime and stime
-            text = f"process {wanted['pid']} is in state {now[0]} and used {ticks} ticks of CPU meanwhile"
-            seen.append(Evidence(now[0] in "Tt" and ticks == 0, text, {"state": now[0], "cpu_ticks": ticks}))
-        return seen
-
     def undo(self, record: UndoRecord) -> int:
         """Continue each stopped process that is still the same one; the other signals leave nothing to undo."""
         if record.params["signal"] == "STOP" and record.boot == kernel.boot_id():
             for each in _held(record):
-                self._continue(each)
+                _processes.resume(each)
         return time.monotonic_ns()
-
-    @staticmethod
-    def _continue(wanted: Dict[str, int]) -> None:
-        try:
-            pidfd = os.pidfd_open(wanted["pid"])
-        except ProcessLookupError:
-            return
-        try:
-            if kernel.start_ticks(wanted["pid"]) == wanted["start"]:
-                signal.pidfd_send_signal(pidfd, signal.SIGCONT)
-        except ProcessLookupError:
-            return
-        finally:
-            os.close(pidfd)
 
     def residue(self, record: UndoRecord) -> List[str]:
         """Each process that is still stopped."""
         if record.params["signal"] != "STOP" or record.boot != kernel.boot_id():
             return []
-        left = []
-        for wanted in _held(record):
-            fields = kernel.stat_fields(wanted["pid"])
-            if fields is not None and int(fields[19]) == wanted["start"] and fields[0] in "Tt":
-                left.append(f"process {wanted['pid']} ({_processes.words(record.target)}) is still stopped")
-        return left
+        stopped = [wanted["pid"] for wanted in _held(record) if _processes.is_stopped(wanted)]
+        return [f"process {pid} ({_processes.words(record.target)}) is still stopped" for pid in stopped]
 
     def strays(self, target: Target) -> List[Stray]:
         """None: a stopped process bears no mark, and one that somebody else has stopped looks the same."""
