@@ -82,15 +82,14 @@ class Guard:
                     running.socket.send(json.dumps({"op": op, "fault": fault}).encode(), socket.MSG_DONTWAIT)
 
     def _deliver(self, fault: str) -> None:
-        scope = _scope()  # tried once, since the next may suffer as the first did
+        tried = False  # a scope, which is done once: the next may suffer as the first did
         failed: Optional[OSError] = None
         for _ in range(_ATTEMPTS):
             try:
                 if self._guardian is None:
-                    try:
-                        self._start(scope)
-                    finally:
-                        scope = []
+                    scope = [] if tried else _scope()
+                    tried = True
+                    self._start(scope)
                 self._hand_over(fault)
             except OSError as error:  # it has died meanwhile, hangs, or cannot be started
                 print(f"a guardian fails: {error}", file=sys.stderr)
