@@ -8,10 +8,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
-from chaos.engine.cluster import CONTROLLER, HEAD, Cluster, Message
+from chaos.engine.cluster import Cluster, Message
 from chaos.transport.pipe import ANSWER_TIMEOUT, AgentClient, AgentError
-
-__all__ = ["CONTROLLER", "HEAD", "WAKE", "Agents"]
 
 # Put into a fault's inbox when there is something else to look at: an agent that has gone, a run that is to end.
 WAKE: Message = {"event": "wake"}

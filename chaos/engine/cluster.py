@@ -46,11 +46,9 @@ class Cluster(Protocol):
 
     Attributes:
         lab: folder of the lab's keeper, for faults that are made on whole nodes from outside; None elsewhere.
-        names: of the nodes, for people.
     """
 
     lab: str | None
-    names: tuple[str, ...]
 
     def agent(self, node: int, on_event: Callable[[Message], None]) -> AgentClient:
         """Start an agent on a node, or in place of ``CONTROLLER`` or ``HEAD``.
@@ -102,7 +100,6 @@ class LabCluster:
 
     def __init__(self, lab: LabClient, spec: LabSpec, logs: Path, state: Path) -> None:
         self.lab: str | None = str(lab.directory)
-        self.names = tuple(f"node {number}" for number in spec.all_nodes)
         self._client = lab
         self._spec = spec
         self._logs = logs

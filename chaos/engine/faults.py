@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from chaos.engine.agents import CONTROLLER, HEAD, WAKE, Agents
+from chaos.engine.agents import WAKE, Agents
+from chaos.engine.cluster import CONTROLLER, HEAD
 from chaos.engine.errors import InputError
 from chaos.engine.journal import Journal
 from chaos.engine.ledger import Ledger

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from chaos.engine import plan
-from chaos.engine.agents import HEAD
 from chaos.engine.catalogue import catalogue, injectors
+from chaos.engine.cluster import HEAD
 from chaos.engine.errors import InputError
 from chaos.engine.faults import holder_of
 from chaos.experiment import Experiment, loads
