@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,7 +92,6 @@ class SiteCluster:
     lab: str | None = None
 
     def __init__(self, site: Site, spec: LabSpec, logs: Path) -> None:
-        self.names = site.names
         self._machines = site.machines
         self._spec = spec
         self._logs = logs
@@ -103,7 +102,8 @@ class SiteCluster:
             return local.start(local.state_folder(), self._logs / "agent-controller.log", on_event)
         if node < 0:
             raise AgentError("this cluster has no head")
-        return self._machines[node].agent(self._logs / f"agent-{self.names[node]}.log", on_event)
+        machine = self._machines[node]
+        return machine.agent(self._logs / f"agent-{machine.name}.log", on_event)
 
     def place(self, node: int) -> dict[str, Any]:
         """See ``Cluster``."""
@@ -120,30 +120,31 @@ class SiteCluster:
         assert workload.command is not None, "the plan has refused every other workload"
         events = work / "events"
         events.mkdir(exist_ok=True)
-        nodes = range(self._spec.nodes)
         parts: list[_Part] = []
         job = _SiteJob(parts)
-        try:
-            for node in nodes:
-                env = {
-                    "CHAOS_NODE": str(node),
-                    "CHAOS_NODES": str(self._spec.nodes),
-                    "CHAOS_RANKS_PER_NODE": str(self._spec.gpus),
-                    "CHAOS_HEAD": self._machines[0].address,
-                }
-                pipe = self._machines[node].run(JOB, logs / f"job-{self.names[node]}.log")
-                order = {"argv": workload.command, "env": env, "cwd": None}
-                parts.append(_Part(node, self.names[node], pipe, order, events=events, logs=logs))
+        with ExitStack() as unless_all_run:
+            unless_all_run.callback(job.stop)
+            try:
+                for node, machine in enumerate(self._machines[: self._spec.nodes]):
+                    pipe = machine.run(JOB, logs / f"job-{machine.name}.log")
+                    order = {"argv": workload.command, "env": self._env(node), "cwd": None}
+                    parts.append(_Part(node, machine.name, pipe, order, events=events, logs=logs))
+            except (AgentError, OSError) as error:
+                raise WorkloadError(str(error)) from error
             until = time.monotonic() + START
             for part in parts:
                 part.await_start(max(0.0, until - time.monotonic()))
-        except (AgentError, OSError) as error:
-            job.stop()
-            raise WorkloadError(str(error)) from error
-        except WorkloadError:
-            job.stop()
-            raise
+            unless_all_run.pop_all()
         return job
+
+    def _env(self, node: int) -> dict[str, str]:
+        """What a node's part of the job is told: see docs/step-events.md."""
+        return {
+            "CHAOS_NODE": str(node),
+            "CHAOS_NODES": str(self._spec.nodes),
+            "CHAOS_RANKS_PER_NODE": str(self._spec.gpus),
+            "CHAOS_HEAD": self._machines[0].address,
+        }
 
     def close(self) -> None:
         """Give up the ways to all machines."""
