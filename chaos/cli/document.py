@@ -23,7 +23,7 @@ def validate(
     for name in files:
         try:
             path = shipped.find(name)
-            experiment = documents.read(path)
+            experiment, _ = documents.read(path)
         except (DocumentErrors, InputError) as error:
             err().print(str(error), markup=False)
             wrong = True

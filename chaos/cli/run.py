@@ -70,14 +70,13 @@ def run(  # noqa: PLR0917 - a command's options
         raise fail("--json is for a plan: add --dry-run or --rehearse")
     with one_line_errors():
         path = shipped.find(experiment)
-        document = documents.read(path)
+        document, site = documents.read(path)
         if recovery is not None:
             workload = document.workload.model_copy(update={"recovery": recovery})
             document = document.model_copy(update={"workload": workload})
         if no_faults:
             document = document.model_copy(update={"faults": []})
         now = datetime.now(UTC)
-        site = documents.site_of(document)
         if dry_run:
             raise _show(plans.expand(document, now, seed, site), now, as_json=as_json)
         plan = plans.draw(document, now, seed, site)

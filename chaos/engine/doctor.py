@@ -13,7 +13,8 @@ from typing import Any
 
 from chaos.engine import faultbook
 from chaos.engine.catalogue import catalogue, implementation
-from chaos.experiment import Experiment, LabSpec, Nodes, loads
+from chaos.engine.documents import anywhere
+from chaos.experiment import loads
 from chaos.lab.cluster import Lab
 from chaos.lab.errors import LabError
 from chaos.lab.topology import LabSpec as Size
@@ -147,7 +148,7 @@ def _ask(name: str, start: Start, *, lab: str | None = None) -> Diagnosis:
 
 def _possible(agent: AgentClient, kind: faultbook.Kind, lab: str | None) -> Possible:
     """Ask with the parameters and the target of the kind's own example."""
-    fault = _example(kind).faults[0]
+    fault = loads(kind.example, catalogue(), {}, clusters=anywhere).faults[0]
     first = {key: value[0] if isinstance(value, list) else value for key, value in fault.on.model_dump().items()}
     target = {
         "node": None if lab is None else first["node"],
@@ -163,8 +164,3 @@ def _possible(agent: AgentClient, kind: faultbook.Kind, lab: str | None) -> Poss
             raise
         return Possible(kind.kind, None, [str(error)])
     return Possible(kind.kind, told["reality"], list(told["missing"]))
-
-
-def _example(kind: faultbook.Kind) -> Experiment:
-    nodes = Nodes("inventory.yaml", ("node",), LabSpec(nodes=1, gpus=1), lambda _: [0])
-    return loads(kind.example, catalogue(), {}, clusters=lambda *_: nodes)

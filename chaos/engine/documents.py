@@ -16,25 +16,33 @@ from chaos.experiment import Experiment, LabSpec, Nodes, load
 from chaos.lab.topology import MAX_GPUS, MAX_NODES
 
 
-def read(path: Path) -> Experiment:
-    """The experiment in a file. Raises ``DocumentErrors``."""
+def read(path: Path) -> tuple[Experiment, Site | None]:
+    """The experiment in a file, and the machines that it is about; None for a lab. Raises ``DocumentErrors``."""
+    site: Site | None = None
 
     def nodes(cluster: str, workload: Mapping[str, Any]) -> Nodes:
         from chaos.engine import inventories  # noqa: PLC0415 - see above
 
-        return inventories.resolver(path)(cluster, workload)
+        nonlocal site
+        found, site = inventories.resolve(path, cluster, workload)
+        return found
 
-    return load(path, catalogue(), os.environ, nodes)
+    experiment = load(path, catalogue(), os.environ, nodes)
+    return experiment, site
 
 
 def outline(path: Path) -> Experiment:
     """The same for a list of experiments: the nodes of an inventory, which may not be here, are taken for granted."""
-    size = LabSpec(nodes=MAX_NODES, gpus=MAX_GPUS)
-    return load(path, catalogue(), os.environ, lambda cluster, _: Nodes(cluster, (), size, lambda _: [0]))
+    return load(path, catalogue(), os.environ, anywhere)
+
+
+def anywhere(cluster: str, _workload: Mapping[str, Any]) -> Nodes:
+    """Nodes for a document whose cluster does not matter: there are as many as can be, and any name will do."""
+    return Nodes(cluster, (), LabSpec(nodes=MAX_NODES, gpus=MAX_GPUS), lambda _: [0])
 
 
 def site_of(experiment: Experiment) -> Site | None:
-    """The machines on which an experiment runs, in the order in which it numbers them; None for a lab.
+    """The machines on which a recorded experiment runs, in the order in which it numbers them; None for a lab.
 
     Raises:
         InputError: they cannot be told any more.

@@ -10,7 +10,7 @@ from typing import Any
 from chaos.engine.errors import InputError
 from chaos.engine.machines import SshMachine, ThisMachine
 from chaos.engine.site import Machine, Site
-from chaos.experiment import Experiment, LabSpec, Nodes, Resolver
+from chaos.experiment import Experiment, LabSpec, Nodes
 from chaos.inventory.access import Access
 from chaos.inventory.facts import Ask, Unreached, asking, run_here
 from chaos.inventory.load import DocumentErrors, load
@@ -22,28 +22,31 @@ from chaos.transport.pipe import AgentError
 HERE = "local"  # the address of a node that is this machine itself
 
 
-def resolver(document: Path) -> Resolver:
-    """Finds the nodes for a document; paths of inventories start at its folder."""
+def resolve(document: Path, cluster: str, workload: Mapping[str, Any]) -> tuple[Nodes, Site]:
+    """The nodes that a document may name, and their machines.
 
-    def resolve(cluster: str, workload: Mapping[str, Any]) -> Nodes:
-        inventory = _load(document.parent.absolute() / Path(cluster).expanduser())
-        written = workload.get("nodes")
-        selection = [written] if isinstance(written, str) else written
-        job, others = _ordered(inventory, selection if isinstance(selection, list) else None)
-        nodes = [*job, *others]
-        numbers = {node.name: number for number, node in enumerate(nodes)}
+    Args:
+        document: paths of inventories start at its folder.
+        cluster, workload: what it says there.
 
-        def numbers_of(text: str) -> Sequence[int]:
-            return [numbers[node.name] for node in select(inventory, text)]
+    Raises:
+        ValueError: the inventory cannot be read, or a selection means no node of it.
+    """
+    inventory = _load(document.parent.absolute() / Path(cluster).expanduser())
+    written = workload.get("nodes")
+    selection = [written] if isinstance(written, str) else written
+    job, others = _ordered(inventory, selection if isinstance(selection, list) else None)
+    numbers = {node.name: number for number, node in enumerate([*job, *others])}
 
-        size = LabSpec(nodes=len(job), gpus=_ranks(job, workload.get("ranks_per_node")), spare_nodes=len(others))
-        return Nodes(inventory.file, tuple(numbers), size, numbers_of)
+    def numbers_of(text: str) -> Sequence[int]:
+        return [numbers[node.name] for node in select(inventory, text)]
 
-    return resolve
+    size = LabSpec(nodes=len(job), gpus=_ranks(job, workload.get("ranks_per_node")), spare_nodes=len(others))
+    return Nodes(inventory.file, tuple(numbers), size, numbers_of), _site(inventory, [*job, *others])
 
 
 def site_of(experiment: Experiment) -> Site:
-    """The machines of an experiment that is about an inventory, in the order in which its document numbers them.
+    """The machines of a recorded experiment about an inventory, in the order in which its document numbered them.
 
     Raises:
         InputError: the inventory cannot be read any more, or is another by now.
@@ -56,8 +59,12 @@ def site_of(experiment: Experiment) -> Site:
     size = experiment.lab
     if size is None or (len(job), len(others)) != (size.nodes, size.spare_nodes):
         raise InputError(f"cluster: {inventory.file} has other nodes by now")
+    return _site(inventory, [*job, *others])
+
+
+def _site(inventory: Inventory, nodes: Sequence[Node]) -> Site:
     connections = ssh.Connections()
-    return Site(tuple(machine(node, inventory.file, connections) for node in (*job, *others)))
+    return Site(tuple(machine(node, inventory.file, connections) for node in nodes))
 
 
 def machine(node: Node, inventory: str, connections: ssh.Connections) -> Machine:
@@ -75,8 +82,7 @@ def machines(inventory: str, selection: Sequence[str] | None) -> list[Machine]:
     """
     read = _load(Path(inventory))
     chosen, _ = _ordered(read, selection)
-    connections = ssh.Connections()
-    return [machine(node, read.file, connections) for node in chosen]
+    return list(_site(read, chosen).machines)
 
 
 def find(inventory: str, name: str) -> Machine:
@@ -85,9 +91,8 @@ def find(inventory: str, name: str) -> Machine:
     Raises:
         ValueError: the inventory cannot be read, or has no such node.
     """
-    read = _load(Path(inventory))
-    (node,) = select(read, name)
-    return machine(node, read.file, ssh.Connections())
+    (found,) = machines(inventory, [name])
+    return found
 
 
 def _load(path: Path) -> Inventory:
