@@ -322,7 +322,7 @@ class LinkDown:
         with contextlib.closing(there):
             lost = there.missing(State.from_json(record.before["state"]))
             up = there.up
-        text = f"{there.name} is {'up' if up else 'down'}" + (f"; {'; '.join(lost[1:])}" if len(lost) > 1 else "")
+        text = "; ".join(lost) or f"{there.name} is up"
         return Evidence(not up, text, {"up": up, "lost": len(lost)})
 
     def undo(self, record: UndoRecord) -> int:
