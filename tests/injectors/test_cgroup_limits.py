@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -45,29 +44,6 @@ PARENT = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', {!
 
 Child = subprocess.Popen[bytes]
 Start = Callable[[str], Child]
-
-
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts a Python script and waits until it runs; kills it with all that it has started."""
-    # The test's process stands in for the agent, and what it starts for the job, which no agent starts.
-    monkeypatch.setattr(_processes, "child_of_ours", lambda pid: False)
-    started: list[Child] = []
-
-    def run(script: str) -> Child:
-        child = subprocess.Popen(
-            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
-        started.append(child)
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-        return child
-
-    yield run
-    for child in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
 
 
 FAULTS: set[str] = set()

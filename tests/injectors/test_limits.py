@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from lab_help import eventually
 
-from injectors import _cgroup, _processes, kernel
+from injectors import _cgroup, kernel
 from injectors.contract import InjectorError, Order, Target, UndoRecord
 from injectors.limits import Limit, LimitParams, Oom, OomParams
 from injectors.process import Signal, SignalParams
@@ -46,26 +45,9 @@ pytestmark = pytest.mark.skipif(
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts a Python script and waits until it runs; no group of ours is left afterwards."""
-    monkeypatch.setattr(_processes, "child_of_ours", lambda pid: False)
-    started: list[subprocess.Popen[bytes]] = []
-
-    def run(script: str, *words: str) -> subprocess.Popen[bytes]:
-        child = subprocess.Popen([sys.executable, "-c", script, *words], stdout=subprocess.PIPE, start_new_session=True)
-        started.append(child)
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-        return child
-
-    yield run
-    for child in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        assert child.stdout is not None
-        child.stdout.close()
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
     assert not [each for each in Limit().strays(Target(node=0)) if "of fault lim" in each.text]
 
 

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from lab_help import eventually
 
-from injectors import _processes, kernel
+from injectors import kernel
 from injectors.contract import InjectorError, Order, Target, UndoRecord
 from injectors.process import Signal, SignalParams
 
@@ -25,28 +25,6 @@ BLOCKS = "import signal, time; signal.pthread_sigmask(0, [15]); print('ready', f
 IDLE = "print('ready', flush=True); import time; time.sleep(1000)"
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
-
-
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts a Python script and waits until it runs."""
-    # The test's process stands in for the agent, and what it starts for the job, which no agent starts.
-    monkeypatch.setattr(_processes, "child_of_ours", lambda pid: False)
-    started: list[subprocess.Popen[bytes]] = []
-
-    def run(script: str) -> subprocess.Popen[bytes]:
-        child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
-        started.append(child)
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-        return child
-
-    yield run
-    for child in started:
-        child.kill()
-        child.wait()
-        assert child.stdout is not None
-        child.stdout.close()
 
 
 def process_of(pid: int) -> dict[str, int]:

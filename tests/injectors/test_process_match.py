@@ -29,30 +29,9 @@ Start = Callable[..., CHILD]
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts a Python process with further arguments, and waits until it runs."""
-    # The test's process stands in for the agent, and what it starts for the job, which no agent starts.
-    monkeypatch.setattr(_processes, "child_of_ours", lambda pid: False)
-    started: list[CHILD] = []
-
-    def run(*arguments: str, script: str = WAITS, title: str | None = None, **environment: str) -> CHILD:
-        child = subprocess.Popen(
-            [title or sys.executable, "-c", script, *arguments],
-            executable=sys.executable,
-            stdout=subprocess.PIPE,
-            env=os.environ | environment,
-        )
-        started.append(child)
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-        return child
-
-    yield run
-    for child in started:
-        child.kill()
-        child.wait()
-        assert child.stdout is not None
-        child.stdout.close()
+def start(start: Callable[..., CHILD]) -> Start:
+    """The same for a script that waits, with further arguments."""
+    return lambda *arguments, script=WAITS, **more: start(script, *arguments, **more)
 
 
 @pytest.fixture
