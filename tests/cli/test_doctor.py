@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_help import chaos
 from sshd import Sshd, keygen, needs_sshd
 
 from chaos.agent.examine import examine
@@ -17,15 +18,7 @@ from chaos.engine.catalogue import injectors
 
 
 def doctor(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "chaos", "doctor", *words]
-    return subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        text=True,
-        env=os.environ | {"COLUMNS": "200"},
-    )
+    return chaos("doctor", *words)
 
 
 def told(*words: str) -> list[dict[str, Any]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from cli_help import chaos
 
 from chaos.engine import faultbook
 from chaos.engine.catalogue import catalogue, injectors
@@ -15,18 +14,6 @@ from chaos.experiment import DocumentErrors, LabSpec, Nodes, loads
 
 ROOT = Path(__file__).parents[2]
 KINDS = faultbook.kinds()
-
-
-def chaos(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "chaos", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": "200"},
-        cwd=ROOT,
-    )
 
 
 def nodes(cluster: str, workload: object) -> Nodes:

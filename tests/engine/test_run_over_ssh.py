@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli_help import chaos
 from sshd import Sshd, keygen, needs_sshd
 
 from chaos.engine.ledger import Ledger
@@ -83,11 +83,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
     yield made
     for each in made.machines:
         each.stop()
-
-
-def chaos(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "chaos", *words]
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, text=True)
 
 
 def test_a_run_names_breaks_mends_and_scores(site: Site) -> None:

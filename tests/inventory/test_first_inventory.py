@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cli_help import chaos
 from sshd import Sshd, keygen, needs_sshd
 
 from chaos.inventory.access import Access
@@ -17,17 +17,6 @@ from chaos.inventory.load import load
 from chaos.inventory.sources import SourceError, from_hosts, from_ssh_config, slurm_json, slurm_text
 
 RECORDED = Path(__file__).parent / "recorded"
-
-
-def chaos(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "chaos", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        text=True,
-        env=os.environ | {"COLUMNS": "200"} | (env or {}),
-    )
 
 
 @pytest.mark.parametrize("name", ["scontrol-22.05.txt", "scontrol-oneline-22.05.txt"])
