@@ -85,7 +85,7 @@ def measure(count: int, name: str) -> None:
         agent = transport.start(lab, 0, Path(folder) / "agent.log", events.put)
         stream = Stream(lab)
         for number in range(count):
-            at = time.monotonic_ns() + LEAD_NS + chance.randrange(20_000_000)
+            at = agent.clock.theirs(time.monotonic_ns() + LEAD_NS + chance.randrange(20_000_000))
             agent.request(
                 "arm",
                 fault=f"bench-{number}",
@@ -93,10 +93,10 @@ def measure(count: int, name: str) -> None:
                 params={"source": "gpu0", "to": "gpu1", "direction": "both"},
                 target={"node": 0},
                 duration=DURATION,
-                at=agent.clock.theirs(at),
+                at=at,
                 owner="bench",
             )
-            agent.request("fire", fault=f"bench-{number}", at=agent.clock.theirs(at))
+            agent.request("fire", fault=f"bench-{number}", at=at)
             while (event := events.get(timeout=10))["event"] != "undone":
                 if event["event"] == "fired":
                     starts.append((event["effect_ns"] - event["scheduled_ns"]) / 1e6)

@@ -83,10 +83,12 @@ class Node:
         connection = connections.to(self.access, f"node {self.number}")
         return ssh.start(connection, self.folder / "agent.log", self.events.put, extra=("planted_injectors",))
 
-    def arm(self, agent: AgentClient, fault: str, at: int) -> None:
-        """Arm a fault that is a file."""
+    def arm(self, agent: AgentClient, fault: str, at: int) -> int:
+        """Arm a fault that is a file, for an instant on our clock. Returns that instant on the node's clock."""
         params = {"folder": str(self.folder)}
-        agent.request("arm", fault=fault, at=agent.clock.theirs(at), params=params, timeout=60.0, **PLANTED)
+        theirs = agent.clock.theirs(at)
+        agent.request("arm", fault=fault, at=theirs, params=params, timeout=60.0, **PLANTED)
+        return theirs
 
     def until(self, what: str) -> dict[str, Any]:
         """The next event of that name."""
@@ -183,8 +185,8 @@ def fire(node: Node, agent: AgentClient, count: int, name: str) -> tuple[float, 
     kind = name.split(maxsplit=1)[0].partition("/")[0]
     for number in range(count):
         at = time.monotonic_ns() + LEAD_NS
-        node.arm(agent, f"{kind}-at-{number}", at)
-        agent.request("fire", fault=f"{kind}-at-{number}", at=agent.clock.theirs(at))
+        theirs = node.arm(agent, f"{kind}-at-{number}", at)
+        agent.request("fire", fault=f"{kind}-at-{number}", at=theirs)
         event = node.until("fired")
         late.append((event["effect_ns"] - event["scheduled_ns"]) / 1e6)
         node.until("undone")

@@ -37,7 +37,8 @@ class Node:
     records: Records
     locks: DeviceLocks
     guard: Guard
-    waiting: Dict[str, Tuple[int, Tuple[str, ...]]] = field(default_factory=dict)  # by fault: its instant, its devices
+    # By fault, from when it was asked for until it has its devices: its instant, and the devices once they are known.
+    waiting: Dict[str, Tuple[int, Optional[Tuple[str, ...]]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class Holder(threading.Thread):
         self._fire_at: Optional[int] = None
         self.refused = False  # before anything was written or made: the id may be used again
         self._stop_asked = False
+        node.waiting[job.fault] = (job.at, None)
 
     # -- asked by the main loop --------------------------------------------------------------------------------------
 
@@ -153,10 +155,13 @@ class Holder(threading.Thread):
     def _promise(self) -> _Armed:
         """Lock the fault's devices, plan it, write its record and have it watched: all of it, or nothing."""
         job = self.job
-        injector = load(job.implementation)
-        order = Order(job.fault, injector.Params(**job.params), Target(**job.target), job.duration)
         with contextlib.ExitStack() as on_failure:
-            locks = self._lock(injector, order)
+            try:
+                injector = load(job.implementation)
+                order = Order(job.fault, injector.Params(**job.params), Target(**job.target), job.duration)
+                locks = self._lock(injector, order)
+            finally:
+                del self._node.waiting[job.fault]
             on_failure.callback(locks.release)
             record = injector.plan(order)
             record.boot, record.owner, record.agent = kernel.boot_id(), job.owner, __version__
@@ -174,25 +179,23 @@ class Holder(threading.Thread):
         except Exception:
             injector.plan(order)  # says better what is wrong with the target
             raise
-        waiting = self._node.waiting
-        waiting[order.fault] = (self.job.at, devices)
-        try:
-            while True:
-                try:
-                    if not self._is_next(devices):
-                        raise DeviceBusy("an earlier fault of the same run waits for the same device", self.job.owner)
-                    return self._node.locks.take(devices, order.fault, self.job.owner)
-                except DeviceBusy as busy:
-                    if busy.owner != self.job.owner or self._stop_asked or time.monotonic_ns() > self.job.at:
-                        raise
-                    time.sleep(_LOCK_AGAIN)
-        finally:
-            del waiting[order.fault]
+        self._node.waiting[order.fault] = (self.job.at, devices)
+        while True:
+            try:
+                if not self._is_next(devices):
+                    raise DeviceBusy("an earlier fault of the same run waits for the same device", self.job.owner)
+                return self._node.locks.take(devices, order.fault, self.job.owner)
+            except DeviceBusy as busy:
+                if busy.owner != self.job.owner or self._stop_asked or time.monotonic_ns() > self.job.at:
+                    raise
+                time.sleep(_LOCK_AGAIN)
 
     def _is_next(self, devices: Tuple[str, ...]) -> bool:
-        """Whether nobody waits for one of these devices for an earlier instant."""
+        """Whether nobody waits for one of these devices, or may yet do so, for an earlier instant."""
         others = list(self._node.waiting.values())
-        return all(at >= self.job.at or not set(devices) & set(theirs) for at, theirs in others)
+        return all(
+            at >= self.job.at or (theirs is not None and not set(devices) & set(theirs)) for at, theirs in others
+        )
 
     def _live(self, armed: _Armed) -> None:
         try:

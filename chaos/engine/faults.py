@@ -55,6 +55,11 @@ class Conductor(threading.Thread):
         gate_ns: the end of the steady-state gate, from which the fault's ``after`` counts.
         during: called when the fault is in effect, with the seconds to its middle; must not block.
         fires: false for a rehearsal: armed, the fault is disarmed again.
+        before: the conductor of the fault that comes before this one on the same node, and has been started. What both
+            need, the earlier one is to have: its node hears of it first.
+
+    Attributes:
+        asked: set once the node has heard of the fault, or never will.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class Conductor(threading.Thread):
         stop: Stop,
         during: Callable[[float], None],
         fires: bool = True,
+        before: Conductor | None = None,
     ) -> None:
         super().__init__(name=f"conductor {fault.spec.name}", daemon=True)
         self.fault = fault
@@ -84,6 +90,8 @@ class Conductor(threading.Thread):
         self._switch = stop
         self._during = during
         self._fires = fires
+        self._before = before
+        self.asked = threading.Event()
         self._deadline_ns = self._at_ns
         self._record: dict[str, Any] | None = None
         self._inbox = agents.inbox(fault.id)
@@ -95,6 +103,8 @@ class Conductor(threading.Thread):
         except Exception as error:  # noqa: BLE001 - whatever it is: the end of the run undoes what is still held
             self._fail(f"internal error: {type(error).__name__}: {error}")
             self._switch.pull("error", f"fault {self.fault.spec.name}: {type(error).__name__}: {error}")
+        finally:
+            self.asked.set()
 
     def _conduct(self) -> None:
         if not self.fault.drawn:
@@ -162,17 +172,22 @@ class Conductor(threading.Thread):
         self._write("promised")
 
     def _hold(self, agent: AgentClient, target: dict[str, Any]) -> None:
-        armed = agent.request(
+        # Once: what we know of its clock gets better with every renewal, and it refuses an instant that moves.
+        at = agent.clock.theirs(self._at_ns)
+        if self._before is not None:
+            self._before.asked.wait()
+        asked = agent.ask(
             "arm",
             fault=self.fault.id,
             implementation=self.fault.implementation,
             params=self.fault.spec.with_,
             duration=self.fault.spec.for_,
-            at=agent.clock.theirs(self._at_ns),
+            at=at,
             owner=self._plan.run,
             target=target,
-            timeout=max(OBEY_PATIENCE, (self._at_ns - time.monotonic_ns()) / 1e9 + LATEST),
         )
+        self.asked.set()
+        armed = asked.answer(max(OBEY_PATIENCE, (self._at_ns - time.monotonic_ns()) / 1e9 + LATEST))
         self._record = armed["record"]
         self._write("armed", record=self._record)
         self._write("witness", phase="before", **armed["evidence"])
@@ -188,7 +203,7 @@ class Conductor(threading.Thread):
             self._disarm(agent)
             disarmed = True
         if not disarmed and not self._switch.pulled:
-            agent.request("fire", fault=self.fault.id, at=agent.clock.theirs(self._at_ns), timeout=OBEY_PATIENCE)
+            agent.request("fire", fault=self.fault.id, at=at, timeout=OBEY_PATIENCE)
         self._see_through(agent, disarmed=disarmed)
 
     def _disarm(self, agent: AgentClient) -> None:

@@ -20,7 +20,7 @@ from chaos.engine import outcome
 from chaos.engine.agents import Agents
 from chaos.engine.cluster import Cluster, LabCluster, WorkloadError
 from chaos.engine.errors import InputError, RunError
-from chaos.engine.faults import Conductor, check_support
+from chaos.engine.faults import Conductor, check_support, holder_of
 from chaos.engine.folder import RunFolder
 from chaos.engine.guards import Guards
 from chaos.engine.journal import Journal
@@ -274,7 +274,7 @@ class Run:
         self._phase("faults")
         gate_ns = time.monotonic_ns()
         try:
-            for fault in self._plan.faults:
+            for fault in sorted(self._plan.faults, key=lambda fault: fault.spec.after):
                 self._conduct(fault, gate_ns, agents, ledger)
         except BaseException as error:
             self._stop.pull("error", str(error))
@@ -284,7 +284,9 @@ class Run:
                 conductor.join()
 
     def _conduct(self, fault: PlannedFault, gate_ns: int, agents: Agents, ledger: Ledger) -> Conductor:
-        """Start a fault's conductor."""
+        """Start a fault's conductor; that of an earlier one is started before."""
+        there = holder_of(self._plan, fault)
+        before = [other for other in self._conductors if holder_of(self._plan, other.fault) == there]
         conductor = Conductor(
             self._plan,
             fault,
@@ -296,6 +298,7 @@ class Run:
             stop=self._stop,
             during=self._check_in,
             fires=not self.rehearses,
+            before=before[-1] if before else None,
         )
         self._conductors.append(conductor)
         conductor.start()

@@ -145,10 +145,33 @@ class ClockKeeper:
         return self._best
 
 
-class _Waiting:
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self.answer: Message | None = None
+class Request:
+    """Something that an agent was asked, whose answer may not be there yet."""
+
+    def __init__(self, agent: AgentClient) -> None:
+        self._agent = agent
+        self._done = threading.Event()
+        self._answer: Message | None = None
+
+    def finish(self, answer: Message | None) -> None:
+        """The answer has come; ``None``: it never will."""
+        self._answer = answer
+        self._done.set()
+
+    def answer(self, timeout: float) -> Message:
+        """Wait for the answer.
+
+        Raises:
+            Refused: it says that it cannot, and why.
+            AgentError: it has gone, or does not answer within ``timeout`` seconds.
+        """
+        if not self._done.wait(timeout):
+            raise AgentError(f"the agent of {self._agent.name} does not answer within {timeout:g} s")
+        if self._answer is None:
+            raise AgentError(f"the agent of {self._agent.name} {self._agent.fate}")
+        if "error" in self._answer:
+            raise Refused(str(self._answer["error"]))
+        return self._answer
 
 
 class AgentClient:
@@ -181,19 +204,19 @@ class AgentClient:
         self._process = process
         self._on_event = on_event
         self._lock = threading.Lock()
-        self._waiting: dict[int, _Waiting] = {}
+        self._open: dict[int, Request] = {}
         self._keeper = ClockKeeper()
         self._next = 0
         self._greeted = threading.Event()
         self._closed = threading.Event()
-        self._goodbye: _Waiting | None = None
-        self._fate = "has gone"
+        self._goodbye: Request | None = None
+        self.fate = "has gone"
         self.hangs = False
         self._reader = threading.Thread(target=self._read, name=f"agent {name}", daemon=True)
         self._reader.start()
         if not self._greeted.wait(ANSWER_TIMEOUT) or not self.hello:
             self.kill()
-            raise AgentError(f"the agent of {name} does not start: it {self._fate}")
+            raise AgentError(f"the agent of {name} does not start: it {self.fate}")
         if "error" in self.hello:
             self.kill()
             raise AgentError(f"the agent of {name} cannot work: {self.hello['error']}")
@@ -212,29 +235,25 @@ class AgentClient:
             Refused: it says that it cannot, and why.
             AgentError: it has gone, or does not answer within ``timeout`` seconds.
         """
-        return self._await(self._send(op, fields), timeout)
+        return self.ask(op, **fields).answer(timeout)
 
-    def _send(self, op: str, fields: Message) -> _Waiting:
-        waiting = _Waiting()
+    def ask(self, op: str, **fields: object) -> Request:
+        """Ask, without waiting: what is asked first is heard first.
+
+        Raises:
+            AgentError: it has gone.
+        """
+        request = Request(self)
         with self._lock:
             if self.gone or self._stdin is None:
-                raise AgentError(f"the agent of {self.name} {self._fate}")
+                raise AgentError(f"the agent of {self.name} {self.fate}")
             number = self._next = self._next + 1
-            self._waiting[number] = waiting
+            self._open[number] = request
             try:
                 write_all(self._stdin, protocol.encode({"id": number, "op": op, **fields}))
             except OSError as error:
-                raise AgentError(f"the agent of {self.name} {self._fate}") from error
-        return waiting
-
-    def _await(self, waiting: _Waiting, timeout: float) -> Message:
-        if not waiting.done.wait(timeout):
-            raise AgentError(f"the agent of {self.name} does not answer within {timeout:g} s")
-        if waiting.answer is None:
-            raise AgentError(f"the agent of {self.name} {self._fate}")
-        if "error" in waiting.answer:
-            raise Refused(str(waiting.answer["error"]))
-        return waiting.answer
+                raise AgentError(f"the agent of {self.name} {self.fate}") from error
+        return request
 
     def _read(self) -> None:
         lines = protocol.Lines()
@@ -242,7 +261,7 @@ class AgentClient:
             try:
                 data = self._stdout.read(65536)
             except OSError as error:
-                self._fate = f"has gone: {error.strerror or error}"
+                self.fate = f"has gone: {error.strerror or error}"
                 data = b""
             if not data:
                 break
@@ -250,24 +269,23 @@ class AgentClient:
                 for message in lines.feed(data):
                     self._dispatch(message)
             except ValueError as error:  # without our renewals it undoes everything, as if we had gone
-                self._fate = f"is not understood: {error}"
+                self.fate = f"is not understood: {error}"
                 break
         self._closed.set()
         self._greeted.set()
         with self._lock:
-            for waiting in self._waiting.values():
-                waiting.done.set()
-            self._waiting.clear()
+            for request in self._open.values():
+                request.finish(None)
+            self._open.clear()
         self._stdout.close()
         self._on_event({"event": "gone"})
 
     def _dispatch(self, message: Message) -> None:
         if "re" in message:
             with self._lock:
-                waiting = self._waiting.pop(message["re"], None)
-            if waiting is not None:
-                waiting.answer = message
-                waiting.done.set()
+                request = self._open.pop(message["re"], None)
+            if request is not None:
+                request.finish(message)
         elif "event" not in message:
             raise ValueError(f"neither an answer nor an event: {message!r:.80}")
         elif message["event"] == "hello":
@@ -307,7 +325,7 @@ class AgentClient:
         """Order the agent to undo whatever it still holds and to end, without waiting for it. Idempotent."""
         if self._goodbye is None:
             with contextlib.suppress(AgentError):  # it has gone, which ``close`` finds out
-                self._goodbye = self._send("bye", {})
+                self._goodbye = self.ask("bye")
 
     def close(self, timeout: float = ANSWER_TIMEOUT) -> None:
         """Say goodbye: the agent undoes whatever it still holds, then ends. Idempotent.
@@ -319,7 +337,7 @@ class AgentClient:
         self.say_goodbye()
         try:
             if self._goodbye is not None:
-                self._await(self._goodbye, timeout)
+                self._goodbye.answer(timeout)
         except AgentError:
             if not self.gone:  # a node that has lost its power took the agent with it: nothing is left to say
                 self.end()

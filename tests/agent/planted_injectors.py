@@ -25,6 +25,7 @@ class PlantedParams:
         fail: how often which call fails.
         left: how often the residue is not empty.
         device: what it locks; by default something of its own.
+        pause: how many seconds pass before it knows what it locks.
         hang: the call in which the whole process stops, as one does that is frozen.
     """
 
@@ -32,6 +33,7 @@ class PlantedParams:
     fail: dict[str, int] = field(default_factory=dict)
     left: int = 0
     device: str = ""
+    pause: float = 0.0
     hang: str = ""
 
 
@@ -93,6 +95,7 @@ class Planted:
         return record
 
     def devices(self, order: Order) -> tuple[str, ...]:
+        time.sleep(order.params.pause)
         return (order.params.device or f"file:{order.params.folder}/{order.fault}",)
 
     def prepare(self, record: UndoRecord) -> None:

@@ -418,6 +418,21 @@ def test_a_later_fault_of_the_same_run_is_armed_when_the_earlier_one_has_ended(a
     assert "record" in message
 
 
+def test_the_earlier_of_two_faults_has_the_device_although_it_is_slower_to_ask_for_it(agent: AgentProcess) -> None:
+    now = time.monotonic_ns()
+    more = {"op": "arm", "duration": 0.01, "owner": "a-run"}
+    earlier = agent.say(**more, fault="f1", **agent.order(device="the-link", pause=0.3), at=now + 30_000_000_000)
+    later = agent.say(**more, fault="f2", **agent.order(device="the-link"), at=now + 31_000_000_000)
+    while "re" not in (message := agent.next()):
+        pass
+    assert message["re"] == earlier
+    assert "record" in message, message
+    agent.ask("disarm", fault="f1")
+    while (message := agent.next()).get("re") != later:
+        pass
+    assert "record" in message, message
+
+
 def test_two_faults_of_one_run_that_overlap_on_a_device_are_refused(agent: AgentProcess) -> None:
     """CASES 27 and 28: never one over the other."""
     in_effect(agent, device="the-link")

@@ -32,14 +32,14 @@ def test_a_fault_is_promised_before_arm_recorded_before_fire_and_closed_by_its_n
     states: dict[str, str | None] = {}
     with bench(tmp_path, start=False) as it:
         agent = it.agents.reach(0)
-        ask = agent.request
+        ask = agent.ask
 
         def noting(op: str, **fields: Any) -> Any:
             if op in ("arm", "fire"):
                 states[op] = it.promise.state if it.promise else None
             return ask(op, **fields)
 
-        monkeypatch.setattr(agent, "request", noting)
+        monkeypatch.setattr(agent, "ask", noting)
         it.conductor.start()
         join(it)
         promise = it.promise

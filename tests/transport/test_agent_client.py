@@ -108,7 +108,7 @@ def test_an_agent_that_is_killed_is_an_error_and_no_hang(
     if waiting:  # stopped, it cannot answer any more
         send(signal.SIGSTOP)
         asker.start()
-        eventually(lambda: agent._waiting, "the request")
+        eventually(lambda: agent._open, "the request")
     send(signal.SIGKILL)
     eventually(lambda: agent.gone, "the agent's end")
     if waiting:
