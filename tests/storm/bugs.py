@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from chaos.agent.guard import Guard
 from chaos.agent.locks import Locks
 from chaos.agent.records import Held, Records
 from injectors.contract import UndoRecord
+
+SLOW_DISK = 0.4  # seconds that the late record takes to come to the disk: several of a storm's strikes fall into them
 
 
 def change_before_write() -> None:
@@ -36,6 +39,7 @@ def change_before_write() -> None:
                     yield
                 return
             yield
+            time.sleep(SLOW_DISK)
             self._held = self._write()
             assert self.watched_by is not None
             watch(self.watched_by[0], self._held, self.watched_by[1])

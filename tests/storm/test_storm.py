@@ -29,6 +29,7 @@ def storm(folder: Path, trials: list[weather.Trial], bug: str | None = None) -> 
     return wrong if swept.returncode == 0 else [*wrong, f"sweep --all: {swept.stdout.decode()}"]
 
 
+@pytest.mark.flaky(reruns=0)  # one fault that stays in so many trials is a failure: no second look
 def test_whoever_dies_and_whenever_no_fault_outlives_its_deadline(tmp_path: Path) -> None:
     """CASES 1, 12, 13 and 19: controller, agent, guardian, any two of them or all three are killed."""
     trials = [weather.draw(SEED, number) for number in range(36)]
