@@ -64,8 +64,8 @@ def fail(message: str, code: int = WRONG_INPUT) -> typer.Exit:
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Turn our own errors into one line and the exit code that they mean."""
+    from chaos.documents.errors import DocumentErrors  # without the documents' models, which take longer to load
     from chaos.engine.errors import InputError, RunError
-    from chaos.experiment import DocumentErrors
     from chaos.lab.errors import LabError
 
     try:

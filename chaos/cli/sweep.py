@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,9 +18,14 @@ if TYPE_CHECKING:
 
 def sweep(
     node: Annotated[
-        str | None, typer.Option("--node", help="A node of a lab that stays, or its `head`.", metavar="N")
+        str | None,
+        typer.Option("--node", help="A node of a lab that stays, or its `head`; nodes of an inventory.", metavar="N"),
     ] = None,
     lab: Annotated[str, typer.Option("--lab", help="That lab's name.", metavar="NAME")] = "lab",
+    cluster_file: Annotated[
+        Path | None,
+        typer.Option("--cluster", help="An inventory: all of its nodes, or those that --node selects.", metavar="FILE"),
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="This node, all labs that stay, and wherever a promise is open.")
     ] = False,
@@ -32,12 +38,14 @@ def sweep(
     from chaos.engine import sweep as engine
     from chaos.lab import cluster
 
-    if node is not None and everything:
-        raise fail("name one --node, or --all of them")
+    if everything and (node is not None or cluster_file is not None):
+        raise fail("--all is this node, all labs that stay and every open promise: it takes no --node and no --cluster")
     with one_line_errors(), ExitStack() as stack:
         ledger = _ledger(stack)
         if everything:
             places = engine.everywhere([] if ledger is None else ledger.orphaned())
+        elif cluster_file is not None:
+            places = engine.on_machines(cluster_file, node)
         elif node is not None:
             client = cluster.find(lab)
             known = [str(each["node"]) for each in client.show()["nodes"]]

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chaos.engine.errors import InputError
 from chaos.engine.kinds import implementations
 from chaos.lab import cluster
 from chaos.lab.client import LabClient
@@ -23,6 +24,7 @@ from chaos.transport.pipe import AgentClient, AgentError
 
 if TYPE_CHECKING:  # the database's layer takes longer to load than a sweep of a clean node; mostly nothing is open
     from chaos.engine.ledger import Ledger
+    from chaos.engine.site import Machine
     from chaos.store import PromiseRow
 
 LOG = Path(os.devnull)  # what an agent prints beside its answers
@@ -100,6 +102,32 @@ def on_machine(inventory: str, node: str) -> Place:
         return (place.get("transport"), place.get("inventory"), place.get("node")) == ("ssh", inventory, node)
 
     return Place(f"{node} of {inventory}", start, matches)
+
+
+def on_machines(inventory: Path, selection: str | None) -> list[Place]:
+    """The nodes of an inventory, whatever the ledger says of them.
+
+    Args:
+        selection: which, as an inventory selects; None is all of them.
+
+    Raises:
+        InputError: the inventory cannot be read, or has no such nodes.
+    """
+    from chaos.engine import inventories  # noqa: PLC0415 - as above
+
+    def place(machine: Machine) -> Place:
+        mine = machine.place()
+        return Place(
+            f"{machine.name} of {inventory}",
+            lambda: machine.agent(LOG, lambda _: None),
+            lambda promised: {key: promised.get(key) for key in mine} == mine,
+        )
+
+    try:
+        found = inventories.machines(str(inventory.absolute()), None if selection is None else [selection])
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return [place(machine) for machine in found]
 
 
 def everywhere(promises: Sequence[PromiseRow]) -> list[Place]:

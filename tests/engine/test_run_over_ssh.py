@@ -143,6 +143,26 @@ def test_a_killed_controller_leaves_nothing_and_the_sweep_proves_it(site: Site, 
         assert ledger.open_promises() == []
 
 
+def test_an_inventorys_machines_are_swept_whatever_the_ledger_says(site: Site, store_file: Path) -> None:
+    """CASES 12: nobody reboots nodes to get rid of what a dead controller has left, whose ledger is lost as well."""
+    inventory = str(site.folder / "two.yaml")
+    swept = chaos("sweep", "--cluster", inventory)
+    assert swept.returncode == 0, swept.stdout
+    assert [f"{name} of {inventory}: clean" in swept.stdout for name in ("alpha", "beta")] == [True, True]
+    assert not store_file.exists()
+    damaged = site.machines[1].inside("/var/lib/chaos/faults/cut-short.json")
+    damaged.parent.mkdir(parents=True, exist_ok=True)
+    damaged.write_text('{"fault": ')
+    swept = chaos("sweep", "--cluster", inventory, "--node", "rack=b", "--json")
+    assert swept.returncode == 1
+    [place] = json.loads(swept.stdout)["places"]
+    assert place["name"] == f"beta of {inventory}"
+    assert "cut-short" in place["unknown"][0]
+    none = chaos("sweep", "--cluster", inventory, "--node", "gamma")
+    assert none.returncode == 2
+    assert "gamma" in none.stdout
+
+
 def test_a_machine_that_cannot_be_reached_keeps_its_promise_open(site: Site, store_file: Path) -> None:
     """Unknown is not clean: CASES 10."""
     started = Started(site.document(length="60s"), site.folder / "runs")

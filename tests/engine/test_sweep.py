@@ -244,7 +244,8 @@ def test_a_promise_in_a_lab_that_has_gone_is_kept_with_it(station: Station) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--node", "0", "--all"], "name one --node, or --all of them"),
+        (["--node", "0", "--all"], "--all is this node, all labs that stay and every open promise"),
+        (["--cluster", "nowhere.yaml"], "nowhere.yaml"),
         (["--node", "0", "--lab", "nowhere"], "there is no lab 'nowhere'"),
     ],
 )
