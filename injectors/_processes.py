@@ -322,6 +322,8 @@ def _never(pid: int, above: Collection[int]) -> Optional[str]:
         return None
     if any(mark in word for word in argv for mark in _OURS):
         return "an agent or a guardian"
+    if any(os.path.basename(word) == "chaos" for word in argv[:2]) or argv[1:3] == ["-m", "chaos"]:
+        return "a controller"  # whose node may be one of those that it breaks, reached by SSH like any other
     if argv and os.path.basename(argv[0].rstrip(":")).startswith("slurmstepd"):  # its title is "slurmstepd: [7.0]"
         return "Slurm's own"
     return None

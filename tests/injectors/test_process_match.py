@@ -298,10 +298,11 @@ def test_all_that_is_asked_for_must_hold(start: Start, mark: str) -> None:
 
 
 @pytest.mark.control
-def test_agents_guardians_and_slurms_own_are_never_hit(start: Start, mark: str) -> None:
+def test_agents_guardians_controllers_and_slurms_own_are_never_hit(start: Start, mark: str) -> None:
     agent = start("-m", "chaos.agent.main", mark)
     guardian = start("from chaos.agent import guardian; guardian.main()", mark)
     slurm = start(mark, title="slurmstepd: [7.0]")
+    controller = start("run", mark, title="/opt/chaos/bin/chaos")
     wanted = start(mark)
     record = planned(argv_matches=mark, which="all")
     assert pids(record) == [wanted.pid]
@@ -310,6 +311,7 @@ def test_agents_guardians_and_slurms_own_are_never_hit(start: Start, mark: str) 
             f"process {agent.pid} (an agent or a guardian)",
             f"process {guardian.pid} (an agent or a guardian)",
             f"process {slurm.pid} (Slurm's own)",
+            f"process {controller.pid} (a controller)",
         ]
     )
     with pytest.raises(InjectorError, match=f"nothing matches .*never hit: process {agent.pid}"):
