@@ -1,16 +1,18 @@
 """The training job's end on a node: starts its command, sends back its output and step events, ends it when told to.
+Or it observes a job that runs already, which it neither starts nor ends.
 
 ``python -m chaos.agent.job``, a process of its own beside the agent, with a channel of its own, so that no step event
 can delay a fault. The job writes into files and never into a pipe that somebody must read: whoever observes it cannot
 stop it.
 
 Input: lines. An empty one is answered with ``{"event": "time", "t"}`` (CLOCK_MONOTONIC), at any time; the first other
-one is the order, in JSON: ``argv``, ``env`` (added to this process's own), ``cwd`` or null. The end of input ends the
-job.
+one is the order, in JSON: ``argv``, ``env`` (added to this process's own), ``cwd`` or null; or ``attach``, the folder
+into which a job that runs already writes. The end of input ends a job that was started here.
 
-Output, JSON lines: ``{"event": "started", "pid"}``; ``{"event": "step", "file", "line"}`` for every line that a process
-of the job appends to a ``*.jsonl`` file in the folder named by its ``CHAOS_EVENTS``; ``{"event": "output", "text"}``
-for what it prints; ``{"event": "exit", "code"}`` (128 + number for a signal); or ``{"event": "error", "error"}``.
+Output, JSON lines: ``{"event": "started", "pid"}`` (null for a job that runs already); ``{"event": "step", "file",
+"line"}`` for every line that a process of the job appends to a ``*.jsonl`` file in the folder named by its
+``CHAOS_EVENTS``; ``{"event": "output", "text"}`` for what it prints; ``{"event": "exit", "code"}`` (128 + number for a
+signal); or ``{"event": "error", "error"}``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Union
 
 from chaos.agent.places import state_folder
 from chaos.agent.wakeup import readable_at
@@ -36,6 +38,7 @@ POLL = 0.02  # seconds; a step event is on its way this much later at the most
 GRACE = 3.0  # seconds from asking a job to end to killing it
 _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 16  # bytes; longer ones are no step events
+_MEMBERSHIP = (b'"member"', b'"fenced"', b'"bye"')
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -63,6 +66,26 @@ class _File:
         if len(self._rest) > _LONGEST_LINE:
             self._rest, self._garbage = b"", True
         return [line for line in lines if len(line) <= _LONGEST_LINE]
+
+    def standing(self) -> List[bytes]:
+        """Of all lines so far, those that tell how things stand: the first one, and the last one about membership."""
+        first: List[bytes] = []
+        member: List[bytes] = []
+        while os.lseek(self._fd, 0, os.SEEK_CUR) < os.fstat(self._fd).st_size:
+            for line in self.lines():
+                if not first:
+                    first = [line]
+                elif any(word in line for word in _MEMBERSHIP) and _parsed(line).get("e") in (
+                    "member",
+                    "fenced",
+                    "bye",
+                ):
+                    member = [line]
+        return first + member
+
+    def close(self) -> None:
+        """Follow it no longer."""
+        os.close(self._fd)
 
 
 class Job:
@@ -106,13 +129,10 @@ class Job:
 
     def poll(self) -> List[Dict[str, Any]]:
         """What has come since the last look."""
-        found = []
-        for name in sorted(os.listdir(self._events)):
-            if name.endswith(".jsonl") and name not in self._files:
+        for name in _event_files(self._events):
+            if name not in self._files:
                 self._files[name] = _File(os.path.join(self._events, name))
-        for name, file in self._files.items():
-            for line in file.lines():
-                found.append({"event": "step", "file": name, "line": line.decode(errors="replace")})
+        found = [_step(name, line) for name, file in self._files.items() for line in file.lines()]
         text = self._output.grown()
         if text:
             found.append({"event": "output", "text": text.decode(errors="replace")})
@@ -164,6 +184,113 @@ class Job:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+class Attached:
+    """A job that runs already, and the folder into which its processes write.
+
+    The folder may be one that all nodes share, and may hold what former jobs have left: a file is followed only if the
+    process that writes it lives on this node. Of a file that was there at first, what has been is told no more.
+
+    Args:
+        events: the folder.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+
+    pid: Optional[int] = None
+
+    def __init__(self, events: str) -> None:
+        self._events = events
+        self._files: Dict[str, _File] = {}
+        self._refused: Set[str] = set()
+        self._fresh: List[Dict[str, Any]] = []
+        self._look(told=False)
+
+    def _look(self, *, told: bool) -> None:
+        """Look for files that are new; ``told``: all that is in them is told."""
+        for name in _event_files(self._events):
+            if name in self._files or name in self._refused:
+                continue
+            path = os.path.join(self._events, name)
+            try:
+                writer = _writer(path)
+            except PermissionError as error:
+                if not told:
+                    raise
+                self._refused.add(name)
+                self._fresh.append({"event": "output", "text": f"chaos: {path}: {error.strerror}\n"})
+                continue
+            if writer is None:  # its first line is still being written
+                continue
+            if not _lives_here(writer):
+                self._refused.add(name)
+                continue
+            file = self._files[name] = _File(path)
+            if not told:
+                self._fresh += [_step(name, line) for line in file.standing()]
+
+    def poll(self) -> List[Dict[str, Any]]:
+        """What has come since the last look."""
+        with contextlib.suppress(FileNotFoundError):  # a file that was removed meanwhile, or the folder
+            self._look(told=True)
+        found, self._fresh = self._fresh, []
+        return found + [_step(name, line) for name, file in self._files.items() for line in file.lines()]
+
+    def exited(self) -> Optional[int]:
+        """Nothing is known of the end of what others have started: its ranks no longer step."""
+        return None
+
+    def end(self) -> None:
+        """It goes on."""
+
+    def remove(self) -> None:
+        """Leave its files alone."""
+        for file in self._files.values():
+            file.close()
+
+
+def _event_files(folder: str) -> List[str]:
+    return sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
+
+
+def _step(name: str, line: bytes) -> Dict[str, Any]:
+    return {"event": "step", "file": name, "line": line.decode(errors="replace")}
+
+
+def _parsed(line: bytes) -> Dict[str, Any]:
+    """An event; an empty one, where the line is none."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _writer(path: str) -> Optional[Dict[str, Any]]:
+    """What the first line of a file says of the process that writes it; ``None`` while that line is not complete."""
+    with open(path, "rb") as file:
+        line = file.readline(_LONGEST_LINE)
+    return _parsed(line) if line.endswith(b"\n") or len(line) == _LONGEST_LINE else None
+
+
+def _lives_here(writer: Dict[str, Any]) -> bool:
+    """Whether a process lives on this node; of one in another PID namespace, whether anybody is left in that."""
+    if writer.get("boot") != kernel.boot_id():
+        return False
+    pid, pidns = writer.get("pid"), writer.get("pidns")
+    if pidns == _pid_namespace(os.getpid()):
+        return isinstance(pid, int) and kernel.start_ticks(pid) == writer.get("start")
+    return any(_pid_namespace(each) == pidns for each in kernel.processes())
+
+
+def _pid_namespace(pid: int) -> Optional[int]:
+    """The inode of a process's PID namespace; ``None`` if it has gone, or is another user's."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return None
+
+
 def _kill(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
@@ -207,7 +334,7 @@ class _Input:
         return [line for line in lines if line]
 
 
-def _serve(job: Job, said: _Input, stop: int) -> None:
+def _serve(job: Union[Job, Attached], said: _Input, stop: int) -> None:
     """Send what comes, until the controller has gone, or a signal came, which makes ``stop`` readable."""
     over = select.poll()
     over.register(0, select.POLLIN)
@@ -232,7 +359,8 @@ def main() -> int:
     stop = readable_at((signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
     said = _Input()
     try:
-        job = Job(said.order())
+        order = said.order()
+        job = Attached(order["attach"]) if "attach" in order else Job(order)
     except OSError as error:
         _say({"event": "error", "error": f"{error.filename or 'the job'}: {error.strerror}"})
         return 1

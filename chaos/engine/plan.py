@@ -114,8 +114,8 @@ def expand(experiment: Experiment, now: datetime, seed: int | None = None, site:
         raise InputError(f"cluster: the nodes of {experiment.cluster!r} are not known")
     if site is None and experiment.workload.reference is None:
         raise InputError("workload: only `reference: llama-bytes` runs in the lab in this version")
-    if site is not None and experiment.workload.command is None:
-        raise InputError("workload: the reference trainer runs in the lab alone; write `command`")
+    if site is not None and experiment.workload.reference is not None:
+        raise InputError("workload: the reference trainer runs in the lab alone; write `command` or `attach`")
     without_launcher = experiment.workload.without_launcher  # the recovery may be another than the document's
     for spec in experiment.faults:
         if spec.on.process is not None and without_launcher is not None:

@@ -1,4 +1,5 @@
-"""The machines of an inventory as a cluster: agents over whatever reaches them, and a command as the training job.
+"""The machines of an inventory as a cluster: agents over whatever reaches them, and a command as the training job, or a
+job that runs there already.
 
 A job reports its steps by appending JSON lines to files in the folder that its ``CHAOS_EVENTS`` names (see
 ``chaos.workload.events``). They come back over a channel of their own; their instants are put on this machine's clock.
@@ -116,8 +117,7 @@ class SiteCluster:
         return None
 
     def start(self, workload: Workload, settings: Mapping[str, Any], work: Path, logs: Path) -> Job:  # noqa: ARG002
-        """Start the workload's command on every node that the job runs on. See ``Cluster``."""
-        assert workload.command is not None, "the plan has refused every other workload"
+        """Start the command on every node that the job runs on, or observe what runs there. See ``Cluster``."""
         events = work / "events"
         events.mkdir(exist_ok=True)
         parts: list[_Part] = []
@@ -127,7 +127,11 @@ class SiteCluster:
             try:
                 for node, machine in enumerate(self._machines[: self._spec.nodes]):
                     pipe = machine.run(JOB, logs / f"job-{machine.name}.log")
-                    order = {"argv": workload.command, "env": self._env(node), "cwd": None}
+                    order = (
+                        {"attach": workload.attach.events}
+                        if workload.attach is not None
+                        else {"argv": workload.command, "env": self._env(node), "cwd": None}
+                    )
                     parts.append(_Part(node, machine.name, pipe, order, events=events, logs=logs))
             except (AgentError, OSError) as error:
                 raise WorkloadError(str(error)) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from chaos.documents.model import Model
 from chaos.experiment.base import as_list
@@ -54,11 +54,6 @@ class LabSpec(Model):
         return self.nodes * self.gpus
 
 
-def _no_attach(value: object) -> None:
-    if value is not None:
-        raise ValueError("found 'attach', which this version cannot do; write 'reference' or 'command'")
-
-
 def _several(value: object) -> object:
     """A single text where a list of them may stand; an empty list says nothing."""
     if value == []:
@@ -66,19 +61,32 @@ def _several(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise ValueError(f"found {value!r}; write an absolute path, since it is one on the nodes")
+    return value
+
+
+class Attach(Model):
+    """Where a job that runs already is observed. It is neither started nor stopped."""
+
+    events: Annotated[str, AfterValidator(_absolute)]
+    """The folder, the same on every node, into which its processes write their step events."""
+
+
 class Workload(Model):
-    """The training job: the built-in reference trainer, or a command."""
+    """The training job: the built-in reference trainer, a command, or a job that runs already."""
 
     reference: Literal["llama-bytes"] | None = None
     """The built-in trainer: a small LLaMA-style model over bytes of text."""
     command: Annotated[list[str], Field(min_length=1)] | None = None
     """Any job, as a list of arguments; no shell reads it."""
-    attach: Annotated[None, BeforeValidator(_no_attach), Field(exclude=True)] = None
-    """A job that already runs: not in this version."""
+    attach: Attach | None = None
+    """A job that runs already on the nodes, and tells of its steps."""
     nodes: Annotated[list[str] | None, BeforeValidator(_several)] = None
-    """Which nodes of an inventory the command runs on, by name, range, label or group; all if it is not given."""
+    """Which nodes of an inventory the job runs on, by name, range, label or group; all if it is not given."""
     ranks_per_node: Positive | None = None
-    """Ranks that the command has on each node; as many as it has GPUs if it is not given."""
+    """Ranks that the job has on each node; as many as it has GPUs if it is not given."""
     recovery: Literal["none", "restart", "checkpoint", "peer"] = "none"
     """How the job comes back: not at all, restarted from a checkpoint, in place from one, or from a living replica."""
     step: SecondsAboveZero | None = None
@@ -95,30 +103,28 @@ class Workload(Model):
     @property
     def without_launcher(self) -> str | None:
         """Why the job has no launcher that a fault could be aimed at; None where it has one."""
-        if self.command is not None:
-            return "what launches a command is not known"
+        if self.reference is None:
+            return "what launches a job that is not ours is not known"
         if self.recovery == "restart":
             return "a job with recovery restart has none (torchrun on every node starts its ranks)"
         return None
 
     @model_validator(mode="after")
     def _one_job(self) -> Workload:
-        if (self.reference is None) == (self.command is None):
-            found = "neither" if self.reference is None else "both"
-            raise ValueError(f"found {found} of 'reference' and 'command'; write one of them")
+        jobs = [name for name in ("reference", "command", "attach") if getattr(self, name) is not None]
+        if len(jobs) != 1:
+            found = " and ".join(jobs) if jobs else "none"
+            raise ValueError(f"found {found} of 'reference', 'command' and 'attach'; write one of them")
         theirs, whose = (
-            (("nodes", "ranks_per_node"), "a command")
+            (("nodes", "ranks_per_node"), "a job on an inventory's nodes")
             if self.reference
-            else (
-                ("step", "checkpoint_every"),
-                "the reference trainer",
-            )
+            else (("step", "checkpoint_every"), "the reference trainer")
         )
         # By value, since a run's own record of it names every field.
         unused = [name for name in theirs if getattr(self, name) != type(self).model_fields[name].default]
         if unused:
             raise ValueError(
-                f"found {' and '.join(unused)} beside '{'reference' if self.reference else 'command'}'; "
+                f"found {' and '.join(unused)} beside '{jobs[0]}'; "
                 f"only {whose} has {'it' if len(unused) == 1 else 'them'}"
             )
         return self

@@ -37,8 +37,7 @@ def json_schema(catalogue: Catalogue) -> Schema:
     fault, hold, stop = (definitions.pop(name) for name in ("Fault", "Hold", "StopIf"))
     definitions.pop("Target")
     fault["dependentRequired"] = {"every": ["times"], "times": ["every"]}
-    definitions["Workload"]["properties"].pop("attach", None)
-    definitions["Workload"]["oneOf"] = [{"required": ["reference"]}, {"required": ["command"]}]
+    definitions["Workload"]["oneOf"] = [{"required": [job]} for job in ("reference", "command", "attach")]
     guards = definitions["Guards"]["properties"]
     for key, family in (("stop_if", "StopIf"), ("allowed", "Window")):
         guards[key] = {**guards[key], "anyOf": [{"$ref": f"#/$defs/{family}"}, _list_of(family)]}

@@ -23,7 +23,15 @@ ROOT = Path(__file__).parents[2]
 class Started:
     """A job under way."""
 
-    def __init__(self, state: Path, code: str, *, env: dict[str, str] | None = None, argv: list[str] | None = None):
+    def __init__(
+        self,
+        state: Path,
+        code: str,
+        *,
+        env: dict[str, str] | None = None,
+        argv: list[str] | None = None,
+        attach: Path | None = None,
+    ):
         self.state = state
         self.process = subprocess.Popen(
             [sys.executable, "-m", "chaos.agent.job"],
@@ -32,7 +40,11 @@ class Started:
             env=os.environ | {"PYTHONPATH": str(ROOT), "CHAOS_STATE": str(state)},
         )
         assert self.process.stdin is not None
-        order = {"argv": argv or [sys.executable, "-c", textwrap.dedent(code)], "env": env or {}, "cwd": None}
+        order: dict[str, Any] = (
+            {"argv": argv or [sys.executable, "-c", textwrap.dedent(code)], "env": env or {}, "cwd": None}
+            if attach is None
+            else {"attach": str(attach)}
+        )
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
         self.process.stdin.flush()
 
@@ -199,3 +211,108 @@ def test_its_clock_is_known_before_anything_is_started(tmp_path: Path) -> None:
     order = json.dumps({"argv": ["true"], "env": {}, "cwd": None})
     said, _ = process.communicate(f"\n\n{order}\n\n".encode(), timeout=30)
     assert [json.loads(line)["event"] for line in said.splitlines()][:4] == ["time", "time", "time", "started"]
+
+
+# -- a job that runs already ------------------------------------------------------------------------------------------
+
+TRAINER = """
+import sys
+sys.path.insert(0, {root!r})
+from chaos.workload.events import StepWriter
+writer = StepWriter({events!r})
+writer.hello(node=0, gpu=0, hash_alg="x")
+writer.member(rank=0, gen=1, world=1)
+writer.member(rank=0, gen=2, world=1)
+step = 0
+for line in sys.stdin:
+    step += 1
+    writer.step(t=step, rank=0, gen=2, world=1, step=step, tokens=1, loss=2.0, gnorm=1.0, work_ns=1)
+    print(step, flush=True)
+"""
+
+
+class Trainer:
+    """A process that was started by somebody else, and completes a step when it is told to."""
+
+    def __init__(self, events: Path, *before: str) -> None:
+        code = TRAINER.format(root=str(ROOT), events=str(events))
+        self.process = subprocess.Popen(
+            [*before, sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def step(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline()
+
+    def end(self) -> None:
+        self.process.communicate(timeout=60)
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Iterator[Callable[..., Trainer]]:
+    started: list[Trainer] = []
+
+    def one(*before: str) -> Trainer:
+        started.append(Trainer(tmp_path / "events", *before))
+        started[-1].step()
+        return started[-1]
+
+    yield one
+    for each in started:
+        each.end()
+
+
+def steps(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [json.loads(message["line"]) for message in messages if message["event"] == "step"]
+
+
+def test_a_job_that_runs_is_observed_from_where_it_stands_and_goes_on(
+    start: Callable[..., Started], trainer: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    theirs = trainer()
+    job = start(attach=tmp_path / "events")
+    assert job.next() == {"event": "started", "pid": None}
+    hello, member = steps([job.next(), job.next()])
+    assert (hello["e"], hello["pid"]) == ("hello", theirs.process.pid)
+    assert (member["e"], member["gen"]) == ("member", 2)
+    theirs.step()
+    assert [each["step"] for each in steps([job.next()])] == [2], "what had been before is told no more"
+    later = trainer()  # one that takes a lost rank's place, say: all that it says counts
+    assert [each["e"] for each in steps([job.next() for _ in range(4)])] == ["hello", "member", "member", "step"]
+    assert job.leave() == []
+    for each in (theirs, later):
+        each.step()
+    assert sorted((tmp_path / "events").iterdir()), "its files are its own"
+
+
+def test_what_former_jobs_and_other_nodes_have_written_is_left_out(
+    start: Callable[..., Started], trainer: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    trainer().end()
+    [dead] = (tmp_path / "events").iterdir()
+    elsewhere = json.loads(dead.read_text().splitlines()[0]) | {"boot": "another", "pid": os.getpid()}
+    (tmp_path / "events/elsewhere.jsonl").write_text(json.dumps(elsewhere) + "\n")
+    (tmp_path / "events/garbage.jsonl").write_text("[1]\n")
+    job = start(attach=tmp_path / "events")
+    assert job.next()["event"] == "started"
+    theirs = trainer()
+    said = steps([job.next() for _ in range(4)])
+    assert [each["e"] for each in said] == ["hello", "member", "member", "step"]
+    assert said[0]["pid"] == theirs.process.pid
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: a PID namespace of its own, as a container has, needs root")
+def test_a_job_in_a_container_is_observed_as_well(
+    start: Callable[..., Started], trainer: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    trainer("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    job = start(attach=tmp_path / "events")
+    assert [each["e"] for each in steps([job.next() for _ in range(3)])] == ["hello", "member"]
+
+
+def test_a_folder_that_is_not_there_is_told(start: Callable[..., Started], tmp_path: Path) -> None:
+    job = start(attach=tmp_path / "events")
+    assert job.next() == {"event": "error", "error": f"{tmp_path}/events: No such file or directory"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import textwrap
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_help import eventually
 
 from chaos.cli.terminal import Quiet
 from chaos.engine import folder as folders
@@ -92,6 +94,44 @@ def test_a_rank_of_a_command_on_two_machines_is_stopped_and_continued(tmp_path: 
     assert gap >= 0.25e9
     assert fired["effect_ns"] > 0
     assert (folder.logs / "output-alpha.log").read_text() == "rank starts\n"
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_job_that_others_have_started_is_broken_observed_and_left_running(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(textwrap.dedent(JOB).format(root=str(ROOT)))
+    events = tmp_path / "events"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(job), "1"],
+            env=os.environ | {"CHAOS_EVENTS": str(events), "CHAOS_NODE": str(rank), "CHAOS_NODES": "2"},
+        )
+        for rank in range(2)
+    ]
+    try:
+        source = DOCUMENT.format(python=sys.executable, job=job).replace(
+            f"{{command: [{sys.executable}, {job}], ranks_per_node: 1}}",
+            f"{{attach: {{events: {events}}}, ranks_per_node: 2}}",
+        )
+        eventually(events.is_dir, "the job's folder")
+        experiment = loads(
+            source,
+            catalogue(),
+            os.environ,
+            clusters=lambda cluster, _: Nodes(cluster, ("alpha",), LabSpec(nodes=1, gpus=2), lambda _: [0]),
+        )
+        plan = plans.draw(experiment, datetime.now(UTC), 1, Site((ThisMachine("alpha", tmp_path / "alpha"),)))
+        folder = folders.create(tmp_path / "runs", plan.run)
+        card = Run(plan, folder, source=source, watcher=Quiet(), stop=Stop()).execute()
+        assert card["verdict"] == "pass", json.dumps(card, indent=1)
+        assert card["cleanup"]["verdict"] == "clean"
+        hellos = [event for event in folder.read_steps() if event["e"] == "hello"]
+        assert {event["pid"] for event in hellos} == {rank.pid for rank in ranks}
+        assert [rank.poll() for rank in ranks] == [None, None], "the job goes on"
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
 
 
 def carried_out(tmp_path: Path, command: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -217,7 +217,7 @@ def test_a_fault_is_not_aimed_at_what_is_not_there(refused: Refused, kind: str, 
             "{reference: llama-bytes, recovery: restart}",
             "a job with recovery restart has none (torchrun on every node starts its ranks)",
         ),
-        ("{command: [train]}", "what launches a command is not known"),
+        ("{command: [train]}", "what launches a job that is not ours is not known"),
     ],
 )
 def test_a_job_without_a_launcher_cannot_lose_it(refused: Refused, workload: str, reason: str) -> None:

@@ -110,7 +110,6 @@ def test_an_experiment_survives_json(load_text: Load) -> None:
     )
     dumped = experiment.model_dump(mode="json")
     assert dumped["faults"][0]["for_"] == 3.0
-    assert "attach" not in dumped["workload"]
     assert Experiment.model_validate(dumped) == experiment
 
 
@@ -197,13 +196,14 @@ def test_a_document_says_what_runs_where(refused: Refused, text: str, problem: s
 @pytest.mark.parametrize(
     ("workload", "problem"),
     [
-        ("{}", "3:11: found neither of 'reference' and 'command'; write one of them"),
-        ("{reference: llama-bytes, command: [a]}", "3:11: found both of 'reference' and 'command'"),
+        ("{}", "3:11: found none of 'reference', 'command' and 'attach'; write one of them"),
+        ("{reference: llama-bytes, command: [a]}", "3:11: found reference and command of 'reference', 'command'"),
         ("{command: python train.py}", "3:21: found 'python train.py'; write a list"),
         ("{command: []}", "3:21: found a list; write at least one entry"),
         ("{command: [a, 5]}", "3:25: found 5; write text, in quotes: '5'"),
         ("{command: [a], step: 20ms}", "3:11: found step beside 'command'; only the reference trainer has it"),
-        ("{attach: {job: 5}}", "3:20: found 'attach', which this version cannot do"),
+        ("{attach: {events: ranks}}", "3:29: found 'ranks'; write an absolute path"),
+        ("{attach: {events: /e}, step: 20ms}", "3:11: found step beside 'attach'; only the reference trainer has it"),
         ("{reference: llama-bytes, recovery: spare}", "3:46: found 'spare'; write none, restart, checkpoint or peer"),
         ("{reference: llama-bytes, hash_every: 0}", "3:48: found 0; write 1 or more"),
     ],

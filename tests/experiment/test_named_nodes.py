@@ -95,5 +95,5 @@ def test_a_size_beside_an_inventory_is_refused() -> None:
 @pytest.mark.parametrize("key", ["nodes: [a]", "ranks_per_node: 2"])
 def test_the_reference_trainer_runs_on_all_of_the_lab(key: str) -> None:
     text = f"experiment: x\nlab: {{nodes: 1, gpus: 1}}\nworkload: {{reference: llama-bytes, {key}}}\n"
-    with pytest.raises(DocumentErrors, match="beside 'reference'; only a command has it"):
+    with pytest.raises(DocumentErrors, match="beside 'reference'; only a job on an inventory's nodes has it"):
         loads(text, catalogue(), {})
