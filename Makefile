@@ -49,10 +49,10 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 # What the tests need of the system: a browser that looks at the scorecard, a systemd that ends sessions, nft as a second
-# opinion, a Docker engine, an sshd.
+# opinion, a Docker engine, an sshd, a virtual machine with RDMA.
 system:
 	@tools/system-packages chromium fonts-dejavu-core systemd nftables docker.io runc containerd iptables busybox-static \
-	  openssh-server openssh-client sudo openssl
+	  openssh-server openssh-client sudo openssl qemu-system-x86 kmod iproute2 ibverbs-utils ibverbs-providers
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .kernel build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
