@@ -21,6 +21,17 @@ def _setns(fd: int) -> None:
         raise OSError(error, f"setns: {os.strerror(error)}")
 
 
+def unshare_network() -> None:
+    """Put this thread alone into a network namespace of its own, which goes with it.
+
+    Raises:
+        PermissionError: this user may make none.
+    """
+    if _libc.unshare(_NEWNET) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"unshare: {os.strerror(error)}")
+
+
 def open_network(path: str) -> int:
     """A descriptor of the network namespace at a path, such as /proc/1/fd/5.
 

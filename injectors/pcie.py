@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Option
 
 from injectors import kernel, namespaces
 from injectors._flood import End, Flood
-from injectors._tbf import LinkEnd, Shape
+from injectors._qdisc import Mark
+from injectors._tbf import DRAIN, KIND, LinkEnd, Shape
 from injectors.contract import (
     BitsPerSecond,
     Evidence,
@@ -111,15 +112,8 @@ class Throttle:
         ends = _ends(order.target)
         for end in ends:
             with _at(kernel.open_network(end["namespace"]["path"]), end["name"]) as there:
-                found = there.root() if there else None
-            if found is not None:
-                whose = (
-                    "a former fault's: `chaos sweep` removes it" if found.marked() else "not ours, and is not touched"
-                )
-                raise InjectorError(
-                    f"there is a {found} on {end['name']} ({end['where']}), which is {whose}; the link can be "
-                    f"throttled when it has its default again: tc qdisc del dev {end['name']} root, by whoever set it"
-                )
+                if there is not None:
+                    there.refuse_others(KIND, end["name"], f" ({end['where']})")
         shape = Shape.of(order.fault, order.params.rate)
         return UndoRecord.of(self, order, {"ends": list(ends), "shape": shape._asdict()})
 
@@ -210,7 +204,7 @@ class Throttle:
         for each in record.before["ends"]:
             try:
                 with _found(each, record.boot) as end:
-                    qdisc = end.ours(shape) if end else None
+                    qdisc = end.ours(shape.mark) if end else None
             except InjectorError as error:
                 left.append(str(error))
                 continue
@@ -228,7 +222,7 @@ class Throttle:
                 assert end is not None
                 names, qdiscs = end.names(), end.qdiscs()
             for qdisc in qdiscs:
-                if not qdisc.marked():
+                if not qdisc.marked(KIND):
                     continue
                 there = {"namespace": kept, "name": names[qdisc.interface]}
                 near = there
@@ -242,7 +236,7 @@ class Throttle:
         """Remove the qdisc, if it is still the one that was found."""
         with _found(stray.where, stray.where["boot"]) as end:
             if end is not None:
-                end.remove(Shape(0, 0, stray.where["limit"], stray.where["handle"]))
+                end.remove(Mark(stray.where["handle"], stray.where["limit"]), DRAIN)
 
 
 def _ends(target: Target) -> Tuple[Dict[str, Any], Dict[str, Any]]:
@@ -297,7 +291,7 @@ def _release(ends: List[LinkEnd], record: UndoRecord) -> int:
     ours = [end for end in ends if end.open(shape)]
     ended = time.monotonic_ns()
     for end in ours:
-        end.remove(shape)
+        end.remove(shape.mark, DRAIN)
     return ended
 
 

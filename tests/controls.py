@@ -288,7 +288,7 @@ CONTROLS = [
     ),
     Control(
         "pcie.throttle: a foreign qdisc with our handle",
-        "injectors._tbf:Qdisc.marked",
+        "injectors._qdisc:Qdisc.marked",
         always(True),
         _PCIE + "test_a_foreign_qdisc_with_our_handle_is_neither_taken_for_ours_nor_deleted",
     ),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,17 +11,16 @@ from contextlib import contextmanager
 import pytest
 from lab_help import eventually
 from pyroute2 import IPRoute
-from wire import INTERFACE, PEER, Wire, round_trip, run, wire
+from wire import INTERFACE, PEER, Wire, answered, ping_pong, round_trip, soft_roce, wire
 
 from injectors import kernel
-from injectors._tbf import LinkEnd, Shape
+from injectors._tbf import DRAIN, LinkEnd, Shape
 from injectors.contract import Order, Target
 from injectors.network import LinkDown, LinkDownParams, Partition, PartitionParams
 
 pytestmark = pytest.mark.kernel
 
 DELAY = 0.02  # seconds; a round trip without it takes about 1 ms in emulation
-ROUNDS = 50  # of a ping-pong
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +35,6 @@ def here(two: Wire) -> Iterator[Wire]:
     """This thread is at one end of the wire."""
     with two.inside():
         yield two
-
-
-def answered(two: Wire) -> bool:
-    with two.inside():
-        return round_trip() > 0
 
 
 @pytest.mark.parametrize(
@@ -76,7 +68,7 @@ def test_a_slowed_end_of_a_link_holds_back_what_is_sent(here: Wire) -> None:
         slow = transfer(here, 500_000)  # a second at the least, but for the burst
         assert end.open(shape)
         after = transfer(here, 500_000)
-        end.remove(shape)
+        end.remove(shape.mark, DRAIN)
         assert end.root() is None
         assert slow > 2 * max(before, after)
     finally:
@@ -129,39 +121,10 @@ def test_netem_delays_a_round_trip(here: Wire) -> None:
     assert during - max(before, after) > DELAY / 2
 
 
-@pytest.fixture
-def verbs(two: Wire) -> Iterator[Wire]:
-    """A Soft-RoCE device at either end of the wire."""
-    try:
-        for end in ("a", "b"):
-            two.run(end, "rdma", "link", "add", f"rxe_{end}", "type", "rxe", "netdev", INTERFACE)
-            run("rdma", "dev", "set", f"rxe_{end}", "netns", end)
-        yield two
-    finally:
-        for end in ("a", "b"):
-            subprocess.run(["ip", "netns", "exec", end, "rdma", "link", "delete", f"rxe_{end}"], check=False)
-
-
-def test_netem_delays_verbs_on_soft_roce(verbs: Wire) -> None:
-    before = ping_pong(verbs)
-    with verbs.inside(), delayed():
-        during = ping_pong(verbs)
-    after = ping_pong(verbs)
+def test_netem_delays_verbs_on_soft_roce(two: Wire) -> None:
+    with soft_roce(two):
+        before = ping_pong(two)
+        with two.inside(), delayed():
+            during = ping_pong(two)
+        after = ping_pong(two)
     assert during - max(before, after) > DELAY / 2
-
-
-def ping_pong(verbs: Wire) -> float:
-    """Seconds to the peer and back by reliable connected queue pairs, on average."""
-    # GID 1 is that of the IPv4 address.
-    words = ["-g", "1", "-n", str(ROUNDS), "-s", "64", "-r", "8"]
-    server = verbs.start("b", "ibv_rc_pingpong", "-d", "rxe_b", *words)
-    try:
-        eventually(lambda: ":4853 " in verbs.run("b", "cat", "/proc/net/tcp", "/proc/net/tcp6"), "it listens on 18515")
-        said = verbs.run("a", "ibv_rc_pingpong", "-d", "rxe_a", *words, PEER)
-        assert server.wait(60) == 0
-    finally:
-        server.kill()
-        server.wait()
-    found = re.search(r"= ([0-9.]+) usec/iter", said)
-    assert found, said
-    return float(found[1]) / 1e6
