@@ -112,14 +112,20 @@ class Shape(NamedTuple):
         told = attributes(qdisc.options[_OPTIONS.size :])
         delay, jitter = (struct.unpack("=q", told.get(key, bytes(8)))[0] for key in (_LATENCY64, _JITTER64))
         rate = _RATES.unpack(told[_RATE])[0] if _RATE in told else 0
+        corrupt, reorder = (_PAIR.unpack(told[key])[0] if key in told else 0 for key in (_CORRUPT, _REORDER))
         burst = _LOSS in told
-        return (limit, duplicate, delay, jitter, burst) == (
+        found = (limit, delay, jitter, burst, burst or loss, duplicate, corrupt, reorder, rate)
+        return found == (
             self.limit,
-            _share(self.duplicate),
             self.delay,
             self.jitter,
             bool(self.burst),
-        ) and (burst or loss == _share(self.loss), rate) == (True, min(self.rate, _CERTAIN))
+            bool(self.burst) or _share(self.loss),
+            _share(self.duplicate),
+            _share(self.corrupt),
+            _share(self.reorder),
+            min(self.rate, _CERTAIN),
+        )
 
 
 def limit(delay: float, jitter: float, rate: float, speed: Optional[float]) -> float:

@@ -7,11 +7,14 @@ are still to run; then each reports here what it came to there. One without a re
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import virtual_machine
 from inside import REPORTS, Inside, Machine, Writer
+from lab_help import eventually
+from wire import Wire, answered, wire
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,3 +34,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("kernel"):
             items[place] = Inside.from_parent(item.parent, name=item.name, test=item, machine=machine)
             machine.to_run.append(item.nodeid)
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Wire]:
+    """Inside: two machines with a cable between them."""
+    with wire() as it:
+        eventually(lambda: answered(it), "the peer")
+        yield it

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lab_help import eventually
-from wire import INTERFACE, PEER, Wire, answered, ping_pong, round_trip, run, soft_roce, wire
+from wire import INTERFACE, PEER, Wire, ping_pong, round_trip, run, soft_roce
 
 from injectors import _netem, kernel
 from injectors._netem import NetemEnd
@@ -22,13 +21,6 @@ pytestmark = pytest.mark.kernel
 
 _SNDBUFFORCE = 32  # SO_SNDBUFFORCE, which Python does not name
 DELAY = 0.05  # seconds; a round trip without it takes about 1 ms in emulation
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Wire]:
-    with wire() as it:
-        eventually(lambda: answered(it), "the peer")
-        yield it
 
 
 @pytest.fixture
@@ -106,6 +98,18 @@ def test_the_kernel_has_what_was_asked_for(here: Wire) -> None:
     assert _netem.Shape(**record.before["shape"]).is_set(found)
     injector.undo(record)
     assert "netem" not in shown()
+
+
+@pytest.mark.parametrize("asked", [{"corrupt": 0.5}, {"duplicate": 0.5}, {"rate": 1e9}, {"loss": 0.1, "burst": 2}])
+def test_each_effect_alone_is_told_from_none(here: Wire, asked: dict[str, Any]) -> None:
+    injector = Netem()
+    record = prepared(injector, ordered(**asked))
+    assert injector.witness(record, "before", 0.1).effective is False
+    injector.inject(record)
+    answers(0.2)
+    assert injector.witness(record, "during", 1.0).effective is True
+    injector.undo(record)
+    assert injector.witness(record, "after", 0.1).effective is False
 
 
 def test_what_is_lost_is_counted_and_told(here: Wire) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from lab_help import eventually
 from pyroute2 import IPRoute
-from wire import INTERFACE, PEER, Wire, answered, ping_pong, round_trip, soft_roce, wire
+from wire import INTERFACE, PEER, Wire, ping_pong, round_trip, soft_roce
 
 from injectors import kernel
 from injectors._tbf import DRAIN, LinkEnd, Shape
@@ -21,13 +21,6 @@ from injectors.network import LinkDown, LinkDownParams, Partition, PartitionPara
 pytestmark = pytest.mark.kernel
 
 DELAY = 0.02  # seconds; a round trip without it takes about 1 ms in emulation
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Wire]:
-    with wire() as it:
-        eventually(lambda: answered(it), "the peer")
-        yield it
 
 
 @pytest.fixture
