@@ -49,10 +49,11 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 # What the tests need of the system: a browser that looks at the scorecard, a systemd that ends sessions, nft as a second
-# opinion, a Docker engine, an sshd, a virtual machine with RDMA.
+# opinion, a Docker engine, an sshd, a Slurm, a virtual machine with RDMA.
 system:
 	@tools/system-packages chromium fonts-dejavu-core systemd nftables docker.io runc containerd iptables busybox-static \
-	  openssh-server openssh-client sudo openssl qemu-system-x86 kmod iproute2 ibverbs-utils ibverbs-providers
+	  openssh-server openssh-client sudo openssl slurm-wlm munge qemu-system-x86 kmod iproute2 \
+	  ibverbs-utils ibverbs-providers
 
 clean:
 	rm -rf $(VENV) .kernel build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

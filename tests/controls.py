@@ -66,6 +66,7 @@ _VERDICT = "tests/scoring/test_verdict.py::"
 _CARD = "tests/scoring/test_scorecard.py::"
 _DAMAGED = "tests/scoring/test_damaged_journals.py::"
 _FABRIC = "tests/injectors/test_fabric.py::"
+_SLURM = "tests/injectors/test_slurm.py::"
 _PCIE = "tests/injectors/test_pcie.py::"
 _NAMESPACES = "tests/injectors/test_namespaces.py::"
 _PROCESS = "tests/injectors/test_process.py::"
@@ -291,6 +292,18 @@ CONTROLS = [
         "injectors._qdisc:Qdisc.marked",
         always(True),
         _PCIE + "test_a_foreign_qdisc_with_our_handle_is_neither_taken_for_ours_nor_deleted",
+    ),
+    Control(
+        "node.drain: a node that was never drained",
+        "injectors.slurm:Drain.witness",
+        witnessed,
+        _SLURM + "test_a_drained_node_gets_no_job_and_is_idle_again_after_the_undo",
+    ),
+    Control(
+        "node.drain: a node that stays drained",
+        "injectors.slurm:Drain.residue",
+        always([]),
+        _SLURM + "test_a_drained_node_gets_no_job_and_is_idle_again_after_the_undo",
     ),
     Control(
         "namespaces: one is gone only when every place was searched",
